@@ -18,7 +18,7 @@ tests find it there.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any, ClassVar, Literal, Protocol
+from typing import Any, ClassVar, Literal, Protocol, runtime_checkable
 
 import numpy as np
 
@@ -46,8 +46,11 @@ class Estimator(Protocol):
         """Credit for every turn of the batch."""
 
 
+@runtime_checkable
 class Remembering(Protocol):
     """An estimator with a memory. `estimate` uses the state it is given, `Credit.state` is the next."""
+
+    remembers: ClassVar[Literal[True]]
 
     def estimate(
         self,

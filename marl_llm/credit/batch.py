@@ -7,26 +7,27 @@ names behind them are in `names`.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import chain
 from typing import Any, Literal
 
 import numpy as np
 
-from marl_llm.errors import EpisodeError
+from marl_llm.credit.segments import Array, Chains, chains
+from marl_llm.errors import ConfigError, EpisodeError, nearest
 from marl_llm.types import Episode, Turn
 
-Array = np.ndarray
-
 ID_COLUMNS = ("group", "episode", "agent", "role", "policy", "game", "turn", "agent_turn", "parent")
+KEYS = (*ID_COLUMNS, "depth", "version", "state_key", "action_key")  # what one can pool by
 
 
 @dataclass(frozen=True, slots=True)
 class TurnBatch:
     """Columns over N turns, and flat columns over their M sampled tokens.
 
-    Turns of one agent in one episode stand in playing order (`agent_turn` ascending), but need not
-    be adjacent. Rewards are float64; a NaN reward is an error.
+    Rows may stand in any order: `agent_turn` says which turn of an agent follows which. Rewards are
+    finite; anything else is an error.
     """
 
     group: Array  # [N] int: comparable episodes
@@ -39,7 +40,9 @@ class TurnBatch:
     agent_turn: Array  # [N] int: order among this agent's turns in the episode
     parent: Array  # [N] int: row of the turn that called this one's agent, -1 = none
     depth: Array  # [N] int: 0 = called by nobody
-    reward: Array  # [N] float: strategic and shaping, all that came after this turn, before the next
+    reward: (
+        Array  # [N] float: strategic and shaping, all that came after this turn, before the next
+    )
     shaping: Array  # [N] float: the part of `reward` that is shaping
     terminated: Array  # [N] bool: the agent's last turn, and the episode ended by its rules
     truncated: Array  # [N] bool: the agent's last turn, and the episode was cut short
@@ -52,18 +55,27 @@ class TurnBatch:
     signals: Mapping[str, Array] = field(default_factory=dict)  # [N] or [M], e.g. "value"
 
     def __post_init__(self) -> None:
-        n = len(self.group)
-        for name in (*ID_COLUMNS, "depth", "reward", "shaping", "terminated", "truncated",
-                     "version", "state_key", "action_key"):  # fmt: skip
-            column = getattr(self, name)
+        n, m = len(self.group), len(self.logprobs)
+        columns = self._keys() | {
+            "reward": self.reward,
+            "shaping": self.shaping,
+            "terminated": self.terminated,
+            "truncated": self.truncated,
+        }
+        for name, column in columns.items():
             if column.shape != (n,):
                 raise EpisodeError(f"column {name} has shape {column.shape}, expected ({n},)")
-        if self.offsets.shape != (n + 1,) or np.any(np.diff(self.offsets) < 0):
-            raise EpisodeError(f"offsets must be {n + 1} ascending numbers")
-        if len(self.logprobs) != self.offsets[-1]:
-            raise EpisodeError(
-                f"{len(self.logprobs)} log-probs for {self.offsets[-1]} sampled tokens"
-            )
+        for name, signal in self.signals.items():
+            if signal.shape not in ((n,), (m,)):
+                raise EpisodeError(
+                    f"signal {name} has shape {signal.shape}, expected ({n},) for turns or "
+                    f"({m},) for sampled tokens"
+                )
+        starts = self.offsets
+        if starts.shape != (n + 1,) or starts[0] != 0 or np.any(np.diff(starts) < 0):
+            raise EpisodeError(f"offsets must be {n + 1} ascending numbers that start at 0")
+        if m != starts[-1]:
+            raise EpisodeError(f"{m} log-probs for {starts[-1]} sampled tokens")
         bad = np.flatnonzero(~np.isfinite(self.reward))
         if len(bad):
             i = bad[0]
@@ -79,6 +91,50 @@ class TurnBatch:
     def lengths(self) -> Array:
         """Sampled tokens per turn, [N]."""
         return np.diff(self.offsets)
+
+    def column(self, name: str) -> Array:
+        """One of the `KEYS`, [N] int."""
+        keys = self._keys()
+        if name not in keys:
+            raise ConfigError(f"turns have no column {name!r} to pool by; {nearest(name, keys)}")
+        return keys[name]
+
+    def signal(self, name: str) -> Array:
+        """A signal over turns, [N] float64.
+
+        Raises:
+            EpisodeError: it was not attached, or is not over turns.
+        """
+        if name not in self.signals:
+            raise EpisodeError(f"the batch has no signal {name!r}; {nearest(name, self.signals)}")
+        if self.signals[name].shape != (len(self),):
+            raise EpisodeError(f"signal {name!r} is over tokens; one value per turn is needed")
+        return np.asarray(self.signals[name], dtype=np.float64)
+
+    def agents(self) -> Chains:
+        """The turns of each agent in each episode, in playing order."""
+        return chains((self.episode, self.agent), self.agent_turn)
+
+    def name(self, column: str, code: int) -> str:
+        """The name behind an identity; the number itself where names are not kept."""
+        return self.names[column][code] if column in self.names else str(code)
+
+    def _keys(self) -> dict[str, Array]:
+        return {
+            "group": self.group,
+            "episode": self.episode,
+            "agent": self.agent,
+            "role": self.role,
+            "policy": self.policy,
+            "game": self.game,
+            "turn": self.turn,
+            "agent_turn": self.agent_turn,
+            "parent": self.parent,
+            "depth": self.depth,
+            "version": self.version,
+            "state_key": self.state_key,
+            "action_key": self.action_key,
+        }
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,7 +170,56 @@ def per_token(credit: Credit, batch: TurnBatch) -> Array:
             f"advantage has shape {credit.advantage.shape}; level {credit.level!r} asks for "
             f"({expected},)"
         )
-    return np.repeat(credit.advantage, batch.lengths) if credit.level == "turn" else credit.advantage
+    return (
+        np.repeat(credit.advantage, batch.lengths) if credit.level == "turn" else credit.advantage
+    )
+
+
+def turn_credit(
+    batch: TurnBatch,
+    advantage: Array,
+    *,
+    components: Mapping[str, Array],
+    stats: Mapping[str, float],
+    targets: Array | None = None,
+    state: Mapping[str, Any] | None = None,
+) -> Credit:
+    """Credit of turns, with 0 and weight 0 where nothing was sampled.
+
+    Args:
+        batch: N turns.
+        advantage: [N], whatever it says of turns without tokens.
+        components: named parts of the advantage, [N] each.
+        stats: counts to report; the mean |A| of each role is added to them.
+        targets: critic targets, [N].
+        state: what a remembering estimator needs next time.
+    """
+    sampled = batch.lengths > 0
+    advantage = np.where(sampled, advantage, 0.0)
+    return Credit(
+        advantage=advantage,
+        weight=sampled.astype(np.float64),
+        targets=targets,
+        components=components,
+        stats={**stats, **role_statistics(batch, advantage, sampled.astype(np.float64))},
+        state=state,
+    )
+
+
+def role_statistics(batch: TurnBatch, size: Array, counted: Array) -> dict[str, float]:
+    """Mean |A| per role.
+
+    Args:
+        batch: N turns.
+        size: mean |A| of each turn, [N]; a sign does no harm.
+        counted: how much each turn counts, [N].
+    """
+    weight = np.bincount(batch.role, counted)
+    total = np.bincount(batch.role, counted * np.abs(size))
+    return {
+        f"adv_abs_mean/{batch.name('role', role)}": float(total[role] / weight[role])
+        for role in np.flatnonzero(weight).tolist()
+    }
 
 
 def turns_of(episodes: Sequence[Episode], policy: str) -> list[Turn]:
@@ -128,62 +233,85 @@ def from_episodes(episodes: Sequence[Episode], policy: str) -> TurnBatch:
     Args:
         episodes: finished episodes, ids distinct.
         policy: whose turns; the other players' turns are left out.
+
+    Raises:
+        EpisodeError: two episodes have the same id.
     """
-    codes: dict[str, dict[str, int]] = {
-        name: {} for name in ("agent", "role", "policy", "game", "state_key", "action_key")
-    }
-
-    def code(column: str, text: str) -> int:
-        table = codes[column]
-        return table.setdefault(text, len(table))
-
-    rows: list[tuple] = []
-    logprobs: list[float] = []
-    offsets = [0]
-    for episode in episodes:
-        row_of: dict[int, int] = {}  # turn index in the episode -> row
-        seen: dict[str, int] = {}  # agent -> its turns so far
-        last: dict[str, int] = {}  # agent -> its latest row
-        for index, turn in enumerate(episode.turns):
-            if turn.policy != policy:
-                continue
-            agent = turn.observation.agent
-            role = turn.observation.role
-            parent = -1 if turn.parent is None else row_of.get(turn.parent, -1)
-            depth = 0 if turn.parent is None else rows[parent][8] + 1 if parent >= 0 else 1
-            row_of[index] = last[agent] = len(rows)
-            rows.append((
-                episode.group, episode.id, code("agent", agent), code("role", role),
-                code("policy", policy), code("game", episode.game), index, seen.get(agent, 0),
-                depth, parent, turn.reward + turn.shaping, turn.shaping,
-                min((v for v, _, _ in turn.versions), default=0),
-                code("state_key", f"{episode.game}\x1f{role}\x1f{turn.observation.key}"),
-                code("action_key", turn.action or ""),
-            ))  # fmt: skip
-            seen[agent] = seen.get(agent, 0) + 1
-            logprobs.extend(turn.logprobs)
-            offsets.append(len(logprobs))
-        for row in last.values():
-            rows[row] = (*rows[row], episode.terminated)
-    n = len(rows)
-    last_row = np.fromiter((len(row) == 16 for row in rows), bool, n)
-    ended = np.fromiter((row[15] if len(row) == 16 else False for row in rows), bool, n)
-    table = list(zip(*(row[:15] for row in rows), strict=True)) if rows else [()] * 15
-    integers = {
-        name: np.array(table[i], dtype=np.int64)
-        for i, name in enumerate(("group", "episode", "agent", "role", "policy", "game", "turn",
-                                  "agent_turn", "depth", "parent"))
-    }  # fmt: skip
-    return TurnBatch(
-        **integers,
-        reward=np.array(table[10], dtype=np.float64),
-        shaping=np.array(table[11], dtype=np.float64),
-        version=np.array(table[12], dtype=np.int64),
-        state_key=np.array(table[13], dtype=np.int64),
-        action_key=np.array(table[14], dtype=np.int64),
-        terminated=last_row & ended,
-        truncated=last_row & ~ended,
-        offsets=np.array(offsets, dtype=np.int64),
-        logprobs=np.array(logprobs, dtype=np.float64),
-        names={name: tuple(table) for name, table in codes.items()},
+    if len({episode.id for episode in episodes}) < len(episodes):
+        raise EpisodeError("two episodes of a batch have the same id; give each its own")
+    rows = [
+        (episode, index, turn)
+        for episode in episodes
+        for index, turn in enumerate(episode.turns)
+        if turn.policy == policy
+    ]
+    turns = [turn for _, _, turn in rows]
+    seen = [turn.observation for turn in turns]
+    games = [episode.game for episode, _, _ in rows]
+    roles = [observation.role for observation in seen]
+    agent, agent_codes = _codes(observation.agent for observation in seen)
+    role, role_codes = _codes(roles)
+    game, game_codes = _codes(games)
+    state, state_codes = _codes(
+        zip(games, roles, (observation.key for observation in seen), strict=True)
     )
+    action, action_codes = _codes(turn.action or "" for turn in turns)
+    episode_id = _integers(episode.id for episode, _, _ in rows)
+    index = _integers(index for _, index, _ in rows)
+    row_of: dict[tuple[int, int | None], int] = {
+        (episode.id, index): row for row, (episode, index, _) in enumerate(rows)
+    }
+    agents = chains((episode_id, agent), index)
+    last = agents.after == 0
+    ended = np.fromiter((episode.terminated for episode, _, _ in rows), bool, len(rows))
+    shaping = np.fromiter((turn.shaping for turn in turns), np.float64, len(rows))
+    return TurnBatch(
+        group=_integers(episode.group for episode, _, _ in rows),
+        episode=episode_id,
+        agent=agent,
+        role=role,
+        policy=np.zeros(len(rows), dtype=np.int64),
+        game=game,
+        turn=index,
+        agent_turn=agents.before,
+        parent=_integers(row_of.get((episode.id, turn.parent), -1) for episode, _, turn in rows),
+        depth=_integers(_depths(episodes, policy)),
+        reward=np.fromiter((turn.reward for turn in turns), np.float64, len(rows)) + shaping,
+        shaping=shaping,
+        terminated=last & ended,
+        truncated=last & ~ended,
+        version=_integers(min((v for v, _, _ in turn.versions), default=0) for turn in turns),
+        state_key=state,
+        action_key=action,
+        offsets=np.concatenate(([0], np.cumsum(_integers(len(turn.ids) for turn in turns)))),
+        logprobs=np.fromiter(chain.from_iterable(turn.logprobs for turn in turns), np.float64),
+        names={
+            "agent": tuple(agent_codes),
+            "role": tuple(role_codes),
+            "policy": (policy,),
+            "game": tuple(game_codes),
+            "state_key": tuple(key for _, _, key in state_codes),
+            "action_key": tuple(action_codes),
+        },
+    )
+
+
+def _integers(values: Iterable[int]) -> Array:
+    return np.fromiter(values, np.int64)
+
+
+def _codes(values: Iterable[Any]) -> tuple[Array, dict[Any, int]]:
+    """Number values in the order in which they first appear, and who has which number."""
+    table: dict[Any, int] = {}
+    codes = _integers(table.setdefault(value, len(table)) for value in values)
+    return codes, table
+
+
+def _depths(episodes: Sequence[Episode], policy: str) -> Iterable[int]:
+    """How many calls deep each turn of the policy is, whoever made the calls."""
+    for episode in episodes:
+        depths: list[int] = []
+        for turn in episode.turns:
+            depths.append(0 if turn.parent is None else depths[turn.parent] + 1)
+            if turn.policy == policy:
+                yield depths[-1]

@@ -1,0 +1,193 @@
+"""Roles: what a model is told, how its reply is read, what it remembers.
+
+A `Role` is settings only and belongs to no game, model or tokenizer. A `Seat` is one agent in one
+episode: it turns observations into prompt ids and completions into moves, and holds the memory.
+
+What a prompt holds, by the memory and thought rules:
+
+    memory       the start, then                          then
+    observation  -                                        the observation of now
+    k (a number) the last k exchanges                     the observation of now
+    dialogue     all exchanges of this episode            the observation of now
+
+An exchange is an observation and the reply to it. With ``thought: keep`` the reply enters as the
+very ids that were sampled, so with ``memory: dialogue`` each prompt begins with the last prompt
+and the reply to it: one training row for the whole episode. With ``thought: strip`` it enters as
+the canonical reply with the same action and no thought (empty if it named no action), and each
+turn is a training row of its own.
+"""
+
+from __future__ import annotations
+
+import string
+from collections import deque
+from collections.abc import Iterable
+from dataclasses import dataclass, field, replace
+from functools import lru_cache
+from typing import Literal
+
+from marl_llm.agents.chat import Chat
+from marl_llm.agents.parsers import Parser, Tags
+from marl_llm.errors import ConfigError, EpisodeError, nearest
+from marl_llm.types import Completion, Finish, Move, Observation, Sampling
+
+_SYSTEM_PLACES = ("rules", "agent", "format")
+_USER_PLACES = ("rules", "agent", "format", "observation", "legal", "brief")
+_SHORT = 512  # characters; longer replies hardly ever repeat, so their moves are not cached
+
+
+@dataclass(frozen=True, slots=True)
+class Role:
+    """How a model plays. Templates are filled in with ``{placeholders}``; ``{{`` is a brace.
+
+    Placeholders of both templates: ``{rules}`` of the game, ``{agent}`` (its name in the game),
+    ``{format}`` (the parser's instructions). Of the user template also ``{observation}``,
+    ``{brief}`` (the same in a few words) and ``{legal}`` (the legal actions, separated by
+    commas). A line of the user template that holds ``{legal}`` is left out when they are not
+    listed. An empty system template means no system turn.
+    """
+
+    name: str
+    system: str = ""
+    user: str = "{observation}"
+    parser: Parser = field(default_factory=Tags)
+    sampling: Sampling = field(default_factory=Sampling)
+    memory: Literal["dialogue", "observation"] | int = "observation"
+    thought: Literal["keep", "strip"] = "keep"
+    list_legal: bool = True  # show the legal actions if the game gives them
+    _form: str = field(init=False, repr=False, compare=False)  # the parser's instructions
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "_form", self.parser.instructions)
+        _check_places(f"role {self.name!r}: system", self.system, _SYSTEM_PLACES)
+        _check_places(f"role {self.name!r}: user", self.user, _USER_PLACES)
+        if self.memory not in ("dialogue", "observation") and not (
+            type(self.memory) is int and self.memory >= 1
+        ):
+            raise ConfigError(
+                f"role {self.name!r}: memory is 'dialogue', 'observation' or how many of the last "
+                f"turns are remembered (at least 1), got {self.memory!r}"
+            )
+        if self.thought not in ("keep", "strip"):
+            raise ConfigError(
+                f"role {self.name!r}: thought is 'keep' or 'strip', got {self.thought!r}"
+            )
+
+    @property
+    def request_sampling(self) -> Sampling:
+        """The sampling settings with the parser's stop texts added."""
+        return _with_stop(self.sampling, self.parser.stop)
+
+    @property
+    def window(self) -> int | None:
+        """How many exchanges are remembered; None = all of them."""
+        if isinstance(self.memory, int):
+            return self.memory
+        return None if self.memory == "dialogue" else 0
+
+    def system_text(self, rules: str, agent: str) -> str:
+        """The system turn's text, "" = none."""
+        return self.system.format(rules=rules, agent=agent, format=self._form)
+
+    def user_text(self, rules: str, observation: Observation) -> str:
+        """The user turn's text for an observation."""
+        legal, template = observation.legal, self.user
+        if legal is None or not self.list_legal:
+            legal, template = (), _without_legal(template)
+        return template.format(
+            rules=rules,
+            agent=observation.agent,
+            format=self._form,
+            observation=observation.text,
+            brief=observation.brief,
+            legal=", ".join(legal),
+        )
+
+
+class Seat:
+    """One agent in one episode: ask `prompt`, let an engine sample, hand the reply to `read`."""
+
+    __slots__ = ("_asked", "_chat", "_exchanges", "_role", "_rules")
+
+    def __init__(self, role: Role, chat: Chat, rules: str) -> None:
+        """Sit down with nothing remembered.
+
+        Args:
+            role: what to play.
+            chat: of the model that answers.
+            rules: the game's, in words.
+        """
+        self._role, self._chat, self._rules = role, chat, rules
+        self._asked: str | None = None  # the user text that waits for its reply
+        # (user text, reply ids, does the reply end its own turn)
+        self._exchanges: deque[tuple[str, tuple[int, ...], bool]] = deque(maxlen=role.window)
+
+    def prompt(self, observation: Observation) -> tuple[int, ...]:
+        """The ids to sample a reply after. Asking again before `read` replaces the question."""
+        role, chat = self._role, self._chat
+        user = self._asked = role.user_text(self._rules, observation)
+        system = role.system_text(self._rules, observation.agent) if role.system else ""
+        if not self._exchanges:
+            return chat.first(system, user)
+        (text, reply, closed), *later = self._exchanges
+        ids = [*chat.first(system, text), *reply]
+        for text, reply, next_closed in later:
+            ids += chat.follow(text, closed)
+            ids += reply
+            closed = next_closed
+        ids += chat.follow(user, closed)
+        return tuple(ids)
+
+    def read(self, completion: Completion) -> tuple[Move, str]:
+        """The move that a reply makes and the reply as text; both are remembered by the rule.
+
+        Raises:
+            EpisodeError: no prompt is waiting for a reply.
+        """
+        if self._asked is None:
+            raise EpisodeError("a reply was read before its prompt was asked for")
+        role, chat = self._role, self._chat
+        reply = chat.decode(completion.ids)
+        if len(reply) <= _SHORT:
+            move = _parse(role.parser, reply, completion.finish)
+        else:
+            move = role.parser.parse(reply, completion.finish)
+        if role.window != 0:
+            if role.thought == "keep":
+                kept, closed = completion.ids, chat.closed(completion.ids)
+            else:
+                text = "" if move.action is None else role.parser.render(None, move.action)
+                kept, closed = chat.encode(text), False
+            self._exchanges.append((self._asked, kept, closed))
+        self._asked = None
+        return move, reply
+
+
+@lru_cache(8192)
+def _parse(parser: Parser, reply: str, finish: Finish) -> Move:
+    return parser.parse(reply, finish)
+
+
+@lru_cache(64)
+def _with_stop(sampling: Sampling, stop: tuple[str, ...]) -> Sampling:
+    return replace(sampling, stop=tuple(dict.fromkeys((*sampling.stop, *stop))))
+
+
+@lru_cache(64)
+def _without_legal(template: str) -> str:
+    lines = template.splitlines(keepends=True)
+    return "".join(line for line in lines if "{legal}" not in line)
+
+
+def _check_places(where: str, template: str, known: Iterable[str]) -> None:
+    """Refuse a template whose placeholders cannot be filled in."""
+    try:
+        places = [place for _, place, _, _ in string.Formatter().parse(template)]
+    except ValueError as error:
+        raise ConfigError(f"{where}: {error}; write a plain brace twice, as {{{{") from error
+    for place in places:
+        if place is not None and place not in known:
+            raise ConfigError(
+                f"{where}: unknown placeholder {{{place}}}; {nearest(place, known)} "
+                "(write a plain brace twice, as {{)"
+            )

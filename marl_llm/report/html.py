@@ -1,0 +1,345 @@
+"""``report.html``: everything about a run in one file that opens anywhere and asks no network.
+
+Made from the run folder alone: ``config.yaml``, ``metrics.jsonl``, ``summary.json``, ``episodes/``
+and ``policies/update_000040.json``, which holds the action probabilities of an exactly solved game:
+
+    {"players": 2, "table": {key: {"observation": text, "model": {action: p},
+                                   "nash": {action: p}, "reach": p}}}
+
+What must be readable without scripts (result, table, configuration) is written here as HTML;
+curves, policies and games travel as one JSON block that ``page.js`` draws with DOM calls. Whatever
+a model or a user wrote is escaped on the first way and set as text on the second, so it is never
+markup; a content policy with the script's own hash stands behind that.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import html
+import itertools
+import json
+import re
+import string
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from marl_llm.errors import CheckpointError
+from marl_llm.report.episodes import RecordedEpisode, episode_files, read_episodes
+from marl_llm.report.metrics import Row, Shown, read, replace_text, series, shown
+from marl_llm.report.summary import (
+    changes,
+    duration,
+    headline,
+    metric_range,
+    read_summary,
+    references,
+)
+
+REPORT_FILE = "report.html"
+CONFIG_FILE = "config.yaml"
+POLICIES_FOLDER = "policies"
+
+MAX_POINTS = 600  # per curve; rows with an evaluation are never thinned out
+MAX_TOKENS = 60_000  # over all games of a report: about 3 MB
+MAX_GAMES = 120
+SMALL_TABLE = 64  # states; a larger policy is shown at its first and last update only
+MAX_TABLES = 12
+MAX_STATES = 300  # per policy, the most reached
+
+
+def write_report(run_dir: Path) -> Path:
+    """Build ``report.html`` in a run folder from what lies there.
+
+    Raises:
+        CheckpointError: the folder holds no metrics, or one of its files is damaged.
+    """
+    rows = read(run_dir)
+    summary = read_summary(run_dir)
+    here = Path(__file__)
+    script = here.with_name("page.js").read_text(encoding="utf-8")
+    digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
+    page = string.Template(here.with_name("page.html").read_text(encoding="utf-8"))
+    text = page.substitute(
+        title=html.escape(str(summary.get("experiment", run_dir.name))),
+        subtitle=html.escape(_subtitle(run_dir, rows, summary)),
+        tiles=_tiles(rows, summary),
+        changes=_changes(rows),
+        config=_config(run_dir),
+        style=here.with_name("page.css").read_text(encoding="utf-8"),
+        data=json_block(report_data(run_dir, rows, summary)),
+        script=script,
+        script_hash=f"sha256-{digest}",
+    )
+    path = run_dir / REPORT_FILE
+    replace_text(path, text)
+    return path
+
+
+def json_block(value: Any) -> str:
+    """JSON that cannot end the script element it stands in, whatever its strings hold."""
+    text = json.dumps(value, allow_nan=False, separators=(",", ":"))
+    return text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
+
+
+def report_data(run_dir: Path, rows: Sequence[Row], summary: Mapping[str, Any]) -> dict[str, Any]:
+    """What `page.js` draws."""
+    games, recorded = _games(run_dir)
+    kept = thinned(rows, MAX_POINTS)
+    keys = dict.fromkeys(key for row in kept for key in row if key != "update")
+    charts = _charts(rows, summary)
+    charted = {line["key"] for chart in charts for line in chart["lines"]}
+    bounds = {f"{key}_{end}" for key in charted for end in ("low", "high")}
+    return {
+        "updates": [row["update"] for row in kept],
+        "values": {key: [_short(row.get(key)) for row in kept] for key in keys},
+        "charts": charts,
+        "rest": sorted(set(keys) - charted - bounds),
+        "policies": _policies(run_dir),
+        "games": games,
+        "recorded": recorded,
+        "scale": _advantage_scale(games),
+    }
+
+
+def thinned(rows: Sequence[Row], limit: int) -> list[Row]:
+    """At most about `limit` rows, evenly spread, besides those with an evaluation and the last."""
+    stride = -(-len(rows) // limit)
+    return [
+        row
+        for index, row in enumerate(rows)
+        if index % stride == 0
+        or index == len(rows) - 1
+        or any(key.startswith("evaluate/") for key in row)
+    ]
+
+
+def _short(value: float | None) -> float | None:
+    """Six significant digits: what a curve can show."""
+    return None if value is None else float(f"{value:.6g}")
+
+
+def _charts(rows: Sequence[Row], summary: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """One chart per quantity, one line per role (or opponent), the headline's first."""
+    judged = headline(rows)
+    charts: list[dict[str, Any]] = []
+    by_quantity = itertools.groupby(shown(rows), key=lambda item: item.quantity)
+    for quantity, group in by_quantity:
+        items = list(group)
+        is_headline = judged in items
+        title = quantity.label if len(items) > 1 or quantity.name == "score" else items[0].label
+        lines = references(items[0], summary.get("references") or {}) if is_headline else {}
+        charts.append(
+            {
+                "title": title,
+                "unit": quantity.unit,
+                "digits": quantity.digits,
+                "better": quantity.better,
+                "headline": is_headline,
+                "references": [{"name": name, "value": value} for name, value in lines.items()],
+                "lines": [_line(item) for item in items],
+            }
+        )
+    return sorted(charts, key=lambda chart: not chart["headline"])
+
+
+def _line(item: Shown) -> dict[str, str]:
+    low, high = item.interval
+    return {"key": item.key, "label": item.label, "low": low, "high": high}
+
+
+def _policies(run_dir: Path) -> list[dict[str, Any]]:
+    """The policies to compare with Nash, by update ascending."""
+    named = (
+        (re.fullmatch(r"update_(\d+)\.json", path.name), path)
+        for path in (run_dir / POLICIES_FOLDER).glob("*.json")
+    )
+    files = sorted((int(match[1]), path) for match, path in named if match)
+    tables = [(update, _policy_table(path)) for update, path in spread(files, MAX_TABLES)]
+    if tables and max(len(states) for _, states in tables) > SMALL_TABLE:
+        tables = spread(tables, 2)
+    found = []
+    for update, states in tables:
+        # The file's order is the solver's, which reads better than the keys' own.
+        order = sorted(range(len(states)), key=lambda i: -(states[i]["reach"] or 0.0))
+        reached = [states[i] for i in sorted(order[:MAX_STATES])]
+        found.append({"update": update, "total": len(states), "states": reached})
+    return found
+
+
+def _policy_table(path: Path) -> list[dict[str, Any]]:
+    try:
+        table = json.loads(path.read_text(encoding="utf-8"))["table"]
+        return [_policy_state(key, entry) for key, entry in table.items()]
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise CheckpointError(
+            f"{path} is not a policy table ({type(error).__name__}: {error}); "
+            "remove it to make the report without it"
+        ) from error
+
+
+def _policy_state(key: str, entry: Mapping[str, Any]) -> dict[str, Any]:
+    model, nash = entry["model"], entry.get("nash") or {}
+    names = list(dict.fromkeys((*model, *nash)))
+    actions = [
+        {"name": name, "model": model.get(name, 0.0), "nash": nash.get(name, 0.0) if nash else None}
+        for name in names
+    ]
+    # Total variation distance: the share of decisions here that would have to change.
+    gap = sum(abs(a["model"] - a["nash"]) for a in actions) / 2 if nash else None
+    reach = entry.get("reach")
+    return {
+        "key": key,
+        "text": str(entry.get("observation", "")),
+        "reach": _short(reach),
+        "gap": _short(gap),
+        "actions": [{**a, "model": _short(a["model"]), "nash": _short(a["nash"])} for a in actions],
+    }
+
+
+def _games(run_dir: Path) -> tuple[list[dict[str, Any]], int]:
+    """Games to replay, by update ascending, within the limits; and how many were recorded.
+
+    Where not all fit, every recorded update keeps some: they are taken in rounds, one game each.
+    """
+    files = [(update, read_episodes(path)) for update, path in episode_files(run_dir).items()]
+    recorded = sum(len(episodes) for _, episodes in files)
+    taken: list[tuple[int, int, RecordedEpisode]] = []
+    tokens = 0
+    rounds = itertools.zip_longest(*(episodes for _, episodes in spread(files, MAX_GAMES)))
+    for place, column in enumerate(rounds):
+        for episode in column:
+            size = 0 if episode is None else sum(len(texts) for texts in episode.token_texts)
+            if episode is None or len(taken) == MAX_GAMES or tokens + size > MAX_TOKENS:
+                continue
+            tokens += size
+            taken.append((episode.update, place, episode))
+    taken.sort(key=lambda entry: entry[:2])
+    return [_game(episode) for _, _, episode in taken], recorded
+
+
+def _game(recorded: RecordedEpisode) -> dict[str, Any]:
+    episode = recorded.episode
+    return {
+        "update": recorded.update,
+        "id": episode.id,
+        "game": episode.game,
+        "seed": str(episode.seed),  # 63 bits are more than a number in a browser holds
+        "terminated": episode.terminated,
+        "ends": [
+            {
+                "agent": agent,
+                "player": player,
+                "outcome": episode.outcomes.get(agent),
+                "return": episode.returns.get(agent),
+            }
+            for agent, player in episode.seats.items()
+        ],
+        "turns": list(_turns(recorded)),
+    }
+
+
+def _turns(recorded: RecordedEpisode) -> Iterator[dict[str, Any]]:
+    seats = {agent: seat for seat, agent in enumerate(recorded.episode.seats)}
+    parts = zip(recorded.episode.turns, recorded.token_texts, recorded.advantages, strict=True)
+    for turn, texts, advantages in parts:
+        seen = turn.observation
+        yield {
+            "agent": seen.agent,
+            "seat": seats.get(seen.agent, 0),
+            "role": seen.role,
+            "player": turn.player,
+            "policy": turn.policy,
+            "version": min((version for version, _, _ in turn.versions), default=None),
+            "text": seen.text,
+            "action": turn.action,
+            "fault": turn.fault,
+            "reward": _short(turn.reward),
+            "shaping": _short(turn.shaping),
+            "reply": "" if texts else turn.reply,
+            "tokens": [
+                [text, _short(logprob), None if value != value else _short(value)]
+                for text, logprob, value in zip(texts, turn.logprobs, advantages, strict=True)
+            ],
+        }
+
+
+def _advantage_scale(games: Sequence[Mapping[str, Any]]) -> float:
+    """The advantage that gets the full colour: the 95th percentile of |advantage|, never 0."""
+    sizes = sorted(
+        abs(token[2])
+        for game in games
+        for turn in game["turns"]
+        for token in turn["tokens"]
+        if token[2] is not None
+    )
+    return (sizes[int(0.95 * (len(sizes) - 1))] if sizes else 0.0) or 1.0
+
+
+def spread(items: Sequence[Any], count: int) -> list[Any]:
+    """At most `count` items, evenly spaced, the first and the last among them."""
+    if len(items) <= count:
+        return list(items)
+    return [items[i * (len(items) - 1) // (count - 1)] for i in range(count)]
+
+
+def _subtitle(run_dir: Path, rows: Sequence[Row], summary: Mapping[str, Any]) -> str:
+    updates = summary.get("updates", rows[-1]["update"] if rows else 0)
+    facts = [f"run {run_dir.resolve().name}"]
+    facts += [str(summary["game"])] if summary.get("game") else []
+    facts += [f"seed {summary['seed']}"] if "seed" in summary else []
+    facts += [f"{updates} updates"]
+    facts += [str(summary["status"])] if summary.get("status") else []
+    return " · ".join(facts)
+
+
+def _tiles(rows: Sequence[Row], summary: Mapping[str, Any]) -> str:
+    """The result in a few large numbers."""
+    tiles: list[tuple[str, str, str]] = []
+    judged = headline(rows)
+    if judged and judged.quantity.better != "neither":
+        found = metric_range(rows, judged.key, judged.quantity.better)
+        number = judged.quantity.number
+        if found:
+            note = (
+                f"from {number(found['first'])}; "
+                f"best {number(found['best'])} at update {found['best_update']}"
+            )
+            tiles.append((judged.label, judged.quantity.text(found["last"]), note))
+    for item in shown(rows):
+        _, values = series(rows, item.key)
+        if item.quantity.name == "forfeit_share" and values:
+            note = f"from {item.quantity.text(values[0])}"
+            tiles.append((item.label, item.quantity.text(values[-1]), note))
+    if summary.get("seconds") is not None:
+        tiles.append(("training time", duration(summary["seconds"]), "min:s"))
+    if summary.get("tokens_per_second") is not None:
+        tiles.append(("speed", f"{summary['tokens_per_second']:,.0f}", "sampled tokens/s"))
+    if summary.get("peak_memory_gb") is not None:
+        tiles.append(("peak memory", f"{summary['peak_memory_gb']:.2f} GB", ""))
+    return "\n".join(
+        f'<div class="tile"><div class="label">{html.escape(label)}</div>'
+        f'<div class="value">{html.escape(value)}</div>'
+        f'<div class="note">{html.escape(note)}</div></div>'
+        for label, value, note in tiles
+    )
+
+
+def _changes(rows: Sequence[Row]) -> str:
+    """The body of the before/after table."""
+    marks = {"better": "✓ better", "worse": "✗ worse", "same": "same", "none": ""}
+    lines = [
+        f'<tr><th scope="row">{html.escape(change.label)}</th>'
+        f"<td>{html.escape(change.before)}</td><td>{html.escape(change.after)}</td>"
+        f'<td class="{change.verdict}">{marks[change.verdict]}</td></tr>'
+        for change in changes(rows)
+    ]
+    return "\n".join(lines) or '<tr><td colspan="4">Nothing was measured twice yet.</td></tr>'
+
+
+def _config(run_dir: Path) -> str:
+    path = run_dir / CONFIG_FILE
+    if not path.exists():
+        return "no config.yaml in the run folder"
+    return html.escape(path.read_text(encoding="utf-8", errors="replace"))

@@ -1,0 +1,182 @@
+"""The result of a run in a few numbers: ``summary.json``, and what changed from before to after."""
+
+from __future__ import annotations
+
+import json
+import math
+import resource
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal, TypedDict
+
+from marl_llm.errors import CheckpointError, ConfigError
+from marl_llm.report.metrics import Row, Shown, replace_text, series, shown
+
+SUMMARY_FILE = "summary.json"
+REQUIRED = ("experiment", "seed", "updates", "seconds")
+
+
+class Range(TypedDict):
+    """A metric over a run: its first, last and best value, and the update of the best."""
+
+    first: float
+    last: float
+    best: float
+    best_update: int
+
+
+class Summary(TypedDict, total=False):
+    """What ``summary.json`` holds; the first four are always there."""
+
+    experiment: str
+    seed: int
+    updates: int  # finished
+    seconds: float  # of training, installation and cold start of the interpreter not counted
+    status: str  # "running", "finished" or "stopped"
+    game: str
+    nash_conv: Range
+    score: Range
+    forfeits: Range  # share of episodes
+    tokens_per_second: float  # sampled, end to end
+    peak_memory_gb: float
+    references: Mapping[str, float]  # lines to compare the headline with, e.g. uniform play
+
+
+def metric_range(
+    rows: Sequence[Row], key: str, better: Literal["lower", "higher"] = "lower"
+) -> Range | None:
+    """First, last and best value of a metric, None when it was never logged.
+
+    Args:
+        rows: as `metrics.read` gives them.
+        key: `part/role/quantity`.
+        better: which end is best; of equal bests the earliest counts.
+    """
+    updates, values = series(rows, key)
+    if not values:
+        return None
+    best = min(values) if better == "lower" else max(values)
+    return Range(
+        first=values[0], last=values[-1], best=best, best_update=updates[values.index(best)]
+    )
+
+
+def write_summary(run_dir: Path, summary: Mapping[str, Any]) -> Path:
+    """Write ``summary.json`` in one step; numbers that are not finite become null.
+
+    Args:
+        run_dir: the run folder.
+        summary: as `Summary`; further entries are kept.
+
+    Raises:
+        ConfigError: one of the entries that every summary has is missing.
+    """
+    missing = [name for name in REQUIRED if name not in summary]
+    if missing:
+        raise ConfigError(f"a summary needs {', '.join(REQUIRED)}; missing: {', '.join(missing)}")
+    path = run_dir / SUMMARY_FILE
+    replace_text(path, json.dumps(_plain(summary), indent=2, allow_nan=False) + "\n")
+    return path
+
+
+def read_summary(run_dir: Path) -> dict[str, Any]:
+    """The summary of a run; empty while there is none yet.
+
+    Raises:
+        CheckpointError: the file is not JSON.
+    """
+    path = run_dir / SUMMARY_FILE
+    if not path.exists():
+        return {}
+    try:
+        return json.loads(path.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise CheckpointError(f"{path} is not JSON ({error}); remove it and run again") from error
+
+
+def peak_memory_gb() -> float:
+    """The most resident memory that this process has had so far, in 10⁹ bytes."""
+    # Linux counts ru_maxrss in KiB.
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 / 1e9
+
+
+def headline(rows: Sequence[Row]) -> Shown | None:
+    """The metric by which a run is judged: NashConv where there is one, else the first score."""
+    judged = [item for item in shown(rows) if item.quantity.name in ("nash_conv", "score")]
+    return judged[0] if judged else None
+
+
+def references(item: Shown, given: Mapping[str, float]) -> dict[str, float]:
+    """The lines to compare a headline metric with: those given, and the one that always holds."""
+    always = {"Nash equilibrium": 0.0} if item.quantity.name == "nash_conv" else {"even": 0.5}
+    return {**always, **given}
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """One line of the before/after table."""
+
+    label: str
+    before: str
+    after: str
+    verdict: Literal["better", "worse", "same", "none"]  # "none": neither direction is better
+
+
+def changes(rows: Sequence[Row]) -> list[Change]:
+    """First and last value of every shown evaluation and rollout metric logged at least twice.
+
+    Numbers of the machine and of the optimizer are left out: they say how, not how well.
+    """
+    table: list[Change] = []
+    for item in shown(rows):
+        if item.quantity.part not in ("evaluate", "rollout") or item.quantity.unit == "tokens/s":
+            continue
+        measured = [(row, value) for row in rows if (value := row.get(item.key)) is not None]
+        if len(measured) < 2:
+            continue
+        (first_row, first), (last_row, last) = measured[0], measured[-1]
+        before, after = with_interval(item, first_row, first), with_interval(item, last_row, last)
+        table.append(Change(item.label, before, after, _verdict(item, first, last)))
+    return table
+
+
+def with_interval(item: Shown, row: Row, value: float) -> str:
+    """A value as text, with its interval in brackets where the row it stands in has one."""
+    low, high = (row.get(key) for key in item.interval)
+    if low is None or high is None:
+        return item.quantity.text(value)
+    number = item.quantity.number
+    return f"{item.quantity.text(value)} [{number(low)}, {number(high)}]"
+
+
+def duration(seconds: float) -> str:
+    """Minutes and seconds, or hours, minutes and seconds: 1:52, 2:03:09."""
+    minutes, rest = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"
+
+
+def _verdict(
+    item: Shown, before: float, after: float
+) -> Literal["better", "worse", "same", "none"]:
+    if item.quantity.better == "neither":
+        return "none"
+    if item.quantity.number(before) == item.quantity.number(after):
+        return "same"
+    return "better" if (after < before) == (item.quantity.better == "lower") else "worse"
+
+
+def _plain(value: Any) -> Any:
+    """JSON's own types, not-finite numbers as None; anything else as its text."""
+    if isinstance(value, Mapping):
+        return {str(key): _plain(entry) for key, entry in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(entry) for entry in value]
+    if value is None or isinstance(value, str | bool | int):
+        return value
+    try:
+        number = float(value)
+    except (TypeError, ValueError):
+        return str(value)
+    return number if math.isfinite(number) else None

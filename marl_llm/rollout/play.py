@@ -1,0 +1,299 @@
+"""Play many games at once: moves of different games meet in one batch of their policy's engine.
+
+One loop: start games until `concurrency` are running, ask every agent that must act, hand the model
+players' prompts to their engines, and go on with whatever game an answer comes back for. A game never
+waits for another. Every draw hangs on (seed, episode, agent, its turn), so who shares a batch with whom
+does not matter for what is sampled.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import count
+
+from marl_llm.agents import Player
+from marl_llm.agents.chat import Chat
+from marl_llm.agents.role import Role, Seat
+from marl_llm.errors import ConfigError, DeadlineError, nearest
+from marl_llm.games import Game
+from marl_llm.rollout.plans import Plan
+from marl_llm.rollout.shaping import Shaping
+from marl_llm.seeds import derive, generator
+from marl_llm.serve import Engine
+from marl_llm.types import (
+    Completion,
+    Episode,
+    Move,
+    Observation,
+    Outcome,
+    Request,
+    Sampling,
+    Turn,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class ModelSeat:
+    """A seat taken by a model: which role it plays and whose weights answer."""
+
+    role: Role
+    chat: Chat
+    policy: str
+
+
+@dataclass(slots=True)
+class _Draft:
+    """A turn whose reward is not complete yet."""
+
+    observation: Observation
+    player: str
+    policy: str | None
+    move: Move
+    prompt_ids: tuple[int, ...] = ()
+    completion: Completion | None = None
+    reply: str = ""
+    reward: float = 0.0
+    shaping: float = 0.0
+
+    def finished(self) -> Turn:
+        completion = self.completion
+        return Turn(
+            observation=self.observation,
+            policy=self.policy,
+            player=self.player,
+            prompt_ids=self.prompt_ids,
+            ids=completion.ids if completion else (),
+            logprobs=completion.logprobs if completion else (),
+            versions=completion.versions if completion else (),
+            reply=self.reply,
+            action=self.move.action,
+            fault=self.move.fault,
+            finish=completion.finish if completion else None,
+            reward=self.reward,
+            shaping=self.shaping,
+            parent=self.observation.parent,
+        )
+
+
+@dataclass(slots=True)
+class _Asked:
+    """A question that an engine is working on."""
+
+    table: _Table
+    observation: Observation
+    prompt_ids: tuple[int, ...]
+
+
+@dataclass(slots=True)
+class _Table:
+    """One running episode."""
+
+    plan: Plan
+    game: Game
+    gap: float
+    started: float
+    seats: dict[str, Seat] = field(default_factory=dict)
+    drafts: list[_Draft] = field(default_factory=list)
+    latest: dict[str, _Draft] = field(default_factory=dict)
+    asked: dict[str, int] = field(default_factory=dict)  # agent -> questions put to it
+    awaited: tuple[str, ...] = ()  # agents of this ply, in order
+    answers: dict[str, _Draft] = field(default_factory=dict)
+    returns: dict[str, float] = field(default_factory=dict)
+    shaped: dict[str, float] = field(default_factory=dict)
+
+
+def play(
+    plans: Sequence[Plan],
+    games: Mapping[str, Callable[[], Game]],
+    seats: Mapping[str, ModelSeat | Player],
+    engines: Mapping[str, Engine],
+    *,
+    seed: int,
+    concurrency: int = 512,
+    turn_seconds: float | None = None,
+    stall_seconds: float = 600.0,
+    shaping: Shaping | None = None,
+) -> list[Episode]:
+    """Play all planned episodes; they come back in the order of the plans.
+
+    Args:
+        plans: what to play; `id`s are distinct.
+        games: makers of a fresh game, by name.
+        seats: who can sit down, by name: a model in a role, or a scripted player.
+        engines: by policy.
+        seed: the run's; every draw is derived from it and the episode's id.
+        concurrency: games in flight at once.
+        turn_seconds: deadline of one reply, None = none.
+        stall_seconds: how long no reply at all may come before the run is given up.
+        shaping: reward for form; None = none.
+
+    Raises:
+        ConfigError: a plan names an unknown game or player, or a policy without an engine.
+        DeadlineError: nothing was finished for `stall_seconds`.
+    """
+    loop = _Loop(games, seats, engines, seed, turn_seconds, shaping or Shaping())
+    return loop.run(plans, concurrency, stall_seconds)
+
+
+class _Loop:
+    def __init__(
+        self,
+        games: Mapping[str, Callable[[], Game]],
+        seats: Mapping[str, ModelSeat | Player],
+        engines: Mapping[str, Engine],
+        seed: int,
+        turn_seconds: float | None,
+        shaping: Shaping,
+    ) -> None:
+        self._games, self._seats, self._engines = games, seats, engines
+        self._seed, self._turn_seconds, self._shaping = seed, turn_seconds, shaping
+        self._sampling: dict[str, Sampling] = {}
+        self._questions: dict[str, list[Request]] = {policy: [] for policy in engines}
+        self._asked: dict[int, _Asked] = {}
+        self._in_flight = dict.fromkeys(engines, 0)
+        self._numbers = count()
+        self._idle: dict[str, list[Game]] = {}  # finished games, to be reset and used again
+        self._done: dict[int, Episode] = {}
+
+    def run(self, plans: Sequence[Plan], concurrency: int, stall: float) -> list[Episode]:
+        for plan in plans:
+            self._check(plan)
+        waiting = list(reversed(plans))
+        running = 0
+        heard = time.monotonic()
+        while len(self._done) < len(plans):
+            while waiting and running < concurrency:
+                running += 1
+                running -= self._advance(self._open(waiting.pop()))
+            for policy, requests in self._questions.items():
+                if requests:
+                    self._engines[policy].submit(requests)
+                    self._in_flight[policy] += len(requests)
+                    requests.clear()
+            for policy, engine in self._engines.items():
+                if not self._in_flight[policy]:
+                    continue
+                completions = engine.poll(stall)
+                self._in_flight[policy] -= len(completions)
+                if completions:
+                    heard = time.monotonic()
+                for completion in completions:
+                    running -= self._hear(completion)
+            if self._asked and time.monotonic() - heard > stall:
+                raise DeadlineError(
+                    f"no reply for {stall:.0f} s; {len(self._asked)} are awaited, the oldest for "
+                    f"episode {next(iter(self._asked.values())).table.plan.id}"
+                )
+        return [self._done[plan.id] for plan in plans]
+
+    def _check(self, plan: Plan) -> None:
+        if plan.game not in self._games:
+            raise ConfigError(f"unknown game {plan.game!r}; {nearest(plan.game, self._games)}")
+        for name in plan.players.values():
+            if name not in self._seats:
+                raise ConfigError(f"unknown player {name!r}; {nearest(name, self._seats)}")
+            seat = self._seats[name]
+            if isinstance(seat, ModelSeat) and seat.policy not in self._engines:
+                raise ConfigError(f"no engine serves policy {seat.policy!r} of player {name!r}")
+
+    def _open(self, plan: Plan) -> _Table:
+        idle = self._idle.get(plan.game)
+        game = idle.pop() if idle else self._games[plan.game]()
+        game.reset(plan.seed)
+        gap = game.table.gap() if self._shaping.active else 0.0
+        return _Table(plan, game, gap, time.monotonic())
+
+    def _advance(self, table: _Table) -> bool:
+        """Go on until a model must be asked or the game is over; True when it is over."""
+        while True:
+            if not table.awaited:
+                table.awaited = table.game.acting()
+                if not table.awaited:
+                    self._close(table)
+                    return True
+                for agent in table.awaited:
+                    self._ask(table, agent)
+            if len(table.answers) < len(table.awaited):
+                return False
+            for agent in table.awaited:
+                self._move(table, agent, table.answers[agent])
+            table.awaited = ()
+            table.answers.clear()
+
+    def _ask(self, table: _Table, agent: str) -> None:
+        plan, game = table.plan, table.game
+        name = plan.players[agent]
+        seat = self._seats[name]
+        turn = table.asked.get(agent, 0)
+        table.asked[agent] = turn + 1
+        observation = game.observation(agent)
+        if not isinstance(seat, ModelSeat):
+            rng = generator(self._seed, "player", plan.id, plan.attempt, agent, turn)
+            move = Move(seat.act(game, agent, rng))
+            table.answers[agent] = _Draft(observation, name, None, move)
+            return
+        if agent not in table.seats:
+            table.seats[agent] = Seat(seat.role, seat.chat, game.rules())
+        prompt = table.seats[agent].prompt(observation)
+        deadline = None if self._turn_seconds is None else time.monotonic() + self._turn_seconds
+        number = next(self._numbers)
+        self._asked[number] = _Asked(table, observation, prompt)
+        self._questions[seat.policy].append(
+            Request(
+                number,
+                prompt,
+                seat.role.request_sampling,
+                derive(self._seed, "reply", plan.id, plan.attempt, agent, turn),
+                deadline,
+            )
+        )
+
+    def _hear(self, completion: Completion) -> bool:
+        asked = self._asked.pop(completion.id)
+        table, agent = asked.table, asked.observation.agent
+        name = table.plan.players[agent]
+        move, reply = table.seats[agent].read(completion)
+        seat = self._seats[name]
+        table.answers[agent] = _Draft(
+            asked.observation, name, seat.policy, move, asked.prompt_ids, completion, reply
+        )
+        return self._advance(table)
+
+    def _move(self, table: _Table, agent: str, draft: _Draft) -> None:
+        game = table.game
+        game.act(agent, draft.move)
+        table.drafts.append(draft)
+        table.latest[agent] = draft
+        if self._shaping.active and draft.completion is not None:
+            accepted = (
+                draft.move.fault is None and game.outcomes().get(agent) is not Outcome.ILLEGAL
+            )
+            more = self._shaping.of_turn(len(draft.completion.ids), accepted)
+            so_far = table.shaped.get(agent, 0.0)
+            draft.shaping = self._shaping.capped(so_far, more, table.gap)
+            table.shaped[agent] = so_far + draft.shaping
+        for who, reward in game.take_rewards().items():
+            table.returns[who] = table.returns.get(who, 0.0) + reward
+            # A reward before an agent's first turn credits no decision of its own.
+            if who in table.latest:
+                table.latest[who].reward += reward
+
+    def _close(self, table: _Table) -> None:
+        plan, game = table.plan, table.game
+        outcomes = dict(game.outcomes())
+        self._done[plan.id] = Episode(
+            id=plan.id,
+            attempt=plan.attempt,
+            game=plan.game,
+            group=plan.group,
+            seed=plan.seed,
+            turns=tuple(draft.finished() for draft in table.drafts),
+            seats=dict(plan.players),
+            returns={agent: table.returns.get(agent, 0.0) for agent in plan.players},
+            outcomes=outcomes,
+            terminated=Outcome.TRUNCATED not in outcomes.values(),
+            seconds=time.monotonic() - table.started,
+        )
+        self._idle.setdefault(plan.game, []).append(game)

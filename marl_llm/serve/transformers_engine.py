@@ -1,0 +1,326 @@
+"""The engine on transformers: continuous batching for any causal language model, on CPU or GPU.
+
+All requests that wait are decoded together, one token each per step; the place of a finished one is
+taken at once. What makes a step cheap: rows have their own lengths in a slot each, so nothing is
+padded on the left; active slots are kept without holes, so a step costs what its rows cost; equal
+prompts are computed once and their beginnings are remembered (`prefix_cache`); the output layer
+never sees a prompt.
+
+A reply depends on its request and the weights, and not on its neighbours, up to the rounding of
+matrix products whose shapes differ: about 1e-6 in a float32 log-prob, which can tip a draw that
+falls that close to the border between two tokens.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections import deque
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+
+import numpy as np
+import torch
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+from marl_llm.errors import ConfigError, EpisodeError, ModelError, TrainingError
+from marl_llm.serve.decoder import Decoder, clone
+from marl_llm.serve.kv_store import blocks_of
+from marl_llm.serve.prefix_cache import Ids
+from marl_llm.serve.rows import Row, Rows
+from marl_llm.serve.sampling import sample, uniform
+from marl_llm.serve.scoring import score
+from marl_llm.serve.servable import context_of, probe, shape_of
+from marl_llm.serve.slot_cache import SlotCache
+from marl_llm.serve.stop_strings import StopScan, TokenTexts
+from marl_llm.types import Completion, Finish, Request, Weights
+from marl_llm.weights import assign, verified
+
+
+class TransformersEngine:
+    """`marl_llm.serve.Engine` for one Hugging Face causal language model.
+
+    The model is the engine's own from now on: `load` writes into it and its attention function is
+    replaced. It is used as it is, on its device and in its dtype.
+    """
+
+    def __init__(
+        self,
+        model: PreTrainedModel,
+        *,
+        end_ids: Iterable[int],
+        tokenizer: PreTrainedTokenizerBase | None = None,
+        max_batch: int = 256,
+        context: int | None = None,
+        prefix_tokens: int = 65_536,
+        version: int = 0,
+    ) -> None:
+        """Check that the model can be served, and serve it.
+
+        Args:
+            model: a causal LM from transformers.
+            end_ids: tokens that end a reply (end of turn, end of text).
+            tokenizer: needed by requests with stop strings only.
+            max_batch: requests decoded at once; the others wait.
+            context: tokens that prompt and reply may have, None = all that the model takes.
+            prefix_tokens: how many tokens' keys and values are remembered, 0 = none.
+            version: of the model's weights now.
+
+        Raises:
+            ConfigError: a number is out of range.
+            ModelError: this architecture cannot be served, or memory does not suffice.
+        """
+        if max_batch < 1:
+            raise ConfigError(f"max_batch must be at least 1, got {max_batch}")
+        if prefix_tokens < 0:
+            raise ConfigError(f"prefix_tokens must be >= 0 (0 = off), got {prefix_tokens}")
+        self.version = version
+        self.context = context_of(model, context)
+        self._end_ids, self._max_batch = frozenset(end_ids), max_batch
+        self._vocabulary = model.get_input_embeddings().weight.shape[0]
+        self._texts = None if tokenizer is None else _texts(tokenizer)
+        self._waiting: deque[Request] = deque()
+        self._soonest = math.inf  # of the deadlines of those that wait
+        self._in_flight: set[int] = set()
+        self._done: list[Completion] = []
+        self._rows = Rows(max_batch)
+        model.eval()
+        shape = shape_of(model, self.context)
+        self._decoder = Decoder(model, shape, self.context, prefix_tokens)
+        self._cache = SlotCache(shape)
+        with self._enough_memory():
+            probe(self._decoder)
+
+    def submit(self, requests: Sequence[Request]) -> None:
+        """Queue requests, all or none.
+
+        Raises:
+            EpisodeError: an id is in flight already, or a prompt is empty or not of this
+            vocabulary. ConfigError: a request has stop strings and the engine no tokenizer.
+        """
+        ids = {request.id for request in requests}
+        for request in requests:
+            self._check(request)
+        if len(ids) < len(requests) or not ids.isdisjoint(self._in_flight):
+            seen = set(self._in_flight)
+            twice = next(r.id for r in requests if r.id in seen or seen.add(r.id))
+            raise EpisodeError(
+                f"request {twice} is in flight already; ids must be unique until they come back"
+            )
+        self._in_flight |= ids
+        for request in requests:
+            if len(request.prompt_ids) >= self.context:
+                self._finish(self._row(request), Finish.CONTEXT)
+                continue
+            self._waiting.append(request)
+            if request.deadline is not None:
+                self._soonest = min(self._soonest, request.deadline)
+
+    @torch.inference_mode()
+    def poll(self, timeout: float) -> list[Completion]:
+        """Decode until at least one request is finished and return all that are.
+
+        At least one step is made, also with a timeout of 0.
+
+        Raises:
+            TrainingError: logits are not finite. Everything in flight is dropped.
+            ModelError: memory does not suffice. Everything in flight is dropped.
+        """
+        end = time.monotonic() + timeout
+        with self._enough_memory():
+            while not self._done and self._in_flight:
+                now = time.monotonic()
+                self._expire(now)
+                self._admit()
+                if len(self._rows):
+                    self._decode()
+                if now >= end:
+                    break
+        done, self._done = self._done, []
+        return done
+
+    @torch.inference_mode()
+    def score(
+        self, sequences: Sequence[tuple[Ids, Ids]], temperature: float = 1.0
+    ) -> list[list[float]]:
+        """Log-probs (nats) of each continuation's ids after its prompt, one list per sequence.
+
+        They are log softmax(logits / temperature), at temperature 0 as at 1. Equal sequences are
+        computed once, equal prompts too, and what the prefix cache knows not at all.
+
+        Raises:
+            EpisodeError: a prompt is empty, an id is not of this vocabulary, or a sequence is
+            longer
+                than the context.
+            TrainingError: logits are not finite.
+            ModelError: memory does not suffice.
+        """
+        for number, (prompt, ids) in enumerate(sequences):
+            self._check_ids(f"sequence {number}", prompt)
+            self._check_ids(f"sequence {number}", (*prompt[:1], *ids))
+            if len(prompt) + len(ids) > self.context:
+                raise EpisodeError(
+                    f"sequence {number} has {len(prompt) + len(ids)} tokens, the engine's context "
+                    f"is {self.context}; shorten it or raise the context"
+                )
+        with self._enough_memory():
+            return score(self._decoder, sequences, temperature, self._max_batch)
+
+    def load(self, weights: Weights) -> None:
+        """Take new weights. Later tokens carry the new version.
+
+        Requests in flight go on: what they sample from now on comes from the new weights, over keys
+        and values of the old ones. The prefix cache is cleared.
+
+        Raises:
+            CheckpointError: the file is not whole, or the checksum differs.
+            ModelError: a weight is missing, unknown or of another shape. The old weights stay.
+        """
+        assign(self._decoder.model, verified(weights))
+        self._decoder.prefixes.clear()
+        self.version = weights.version
+        for row in self._rows.records:
+            row.changes.append((len(row.ids), weights.version))
+
+    def _admit(self) -> None:
+        """Give free slots to those that wait, first come first served."""
+        first = len(self._rows)
+        count = min(self._max_batch - first, len(self._waiting))
+        if not count:
+            return
+        wave = [self._waiting.popleft() for _ in range(count)]
+        prompts = [request.prompt_ids[:-1] for request in wave]
+        slots = self._decoder.place(self._cache, first, prompts, self._max_batch)
+        for number in np.argsort(slots).tolist():
+            self._rows.add(self._row(wave[number]))
+
+    def _decode(self) -> None:
+        """Sample one token for every row."""
+        rows, records = self._rows.active, self._rows.records
+        self._cache.store.grow(len(rows), int(rows["length"].max()) + 1, self._max_batch)
+        logits = self._decoder.step(self._cache, rows["token"], rows["length"])
+        draws = uniform(rows["seed"], rows["count"])
+        sampled, logprobs = sample(logits, draws, rows["temperature"], rows["top_k"], rows["top_p"])
+        tokens, nats = sampled.cpu().numpy(), logprobs.cpu().numpy()
+        if not np.isfinite(nats).all():
+            self._not_finite(int(np.flatnonzero(~np.isfinite(nats))[0]))
+        rows["token"] = tokens
+        rows["length"] += 1
+        rows["count"] += 1
+        ended: dict[int, Finish] = {}
+        for place, (row, token, logprob) in enumerate(
+            zip(records, tokens.tolist(), nats.tolist(), strict=True)
+        ):
+            row.ids.append(token)
+            row.logprobs.append(logprob)
+            if token in self._end_ids or (row.stops is not None and row.stops.found(token)):
+                ended[place] = Finish.STOP
+            elif len(row.ids) >= row.limit:
+                ended[place] = row.full()
+        self._retire(ended)
+
+    def _expire(self, now: float) -> None:
+        """Send back what is past its deadline, with what it has sampled."""
+        late = np.flatnonzero(self._rows.active["deadline"] <= now).tolist()
+        self._retire(dict.fromkeys(late, Finish.TIME))
+        if now < self._soonest:
+            return
+        waiting, self._waiting, self._soonest = self._waiting, deque(), math.inf
+        for request in waiting:
+            deadline = math.inf if request.deadline is None else request.deadline
+            if deadline <= now:
+                self._finish(self._row(request), Finish.TIME)
+            else:
+                self._waiting.append(request)
+                self._soonest = min(self._soonest, deadline)
+
+    def _retire(self, ended: dict[int, Finish]) -> None:
+        """Send rows back, remember their keys and values, and close the gaps they leave."""
+        if not ended:
+            return
+        columns, records = self._rows.active, self._rows.records
+        # With weights changed on the way, keys and values are of no single version.
+        pure = [place for place in ended if not records[place].changes]
+        lengths = columns["length"].tolist()
+        self._decoder.prefixes.keep(
+            [
+                (*records[place].request.prompt_ids, *records[place].ids)[: lengths[place]]
+                for place in pure
+            ],
+            self._cache.store,
+            pure,
+        )
+        for place, finish in ended.items():
+            self._finish(records[place], finish)
+        moves = self._rows.remove(sorted(ended))
+        clone(self._cache, [(old, new, blocks_of(lengths[old])) for old, new in moves])
+
+    def _finish(self, row: Row, finish: Finish) -> None:
+        self._in_flight.discard(row.request.id)
+        self._done.append(row.completion(finish))
+
+    def _row(self, request: Request) -> Row:
+        sampling = request.sampling
+        limit = min(sampling.max_tokens, self.context - len(request.prompt_ids))
+        stops = None
+        if sampling.stop and self._texts is not None:
+            stops = StopScan(sampling.stop, self._texts)
+        return Row(request, limit, self.version, stops)
+
+    def _check(self, request: Request) -> None:
+        self._check_ids(f"request {request.id}", request.prompt_ids)
+        if request.sampling.stop and self._texts is None:
+            raise ConfigError(
+                f"request {request.id} has stop strings {request.sampling.stop}, which need text; "
+                "give the engine its tokenizer"
+            )
+
+    def _check_ids(self, what: str, ids: Ids) -> None:
+        if not ids:
+            raise EpisodeError(f"{what} has an empty prompt; it needs at least one token")
+        if min(ids) < 0 or max(ids) >= self._vocabulary:
+            raise EpisodeError(
+                f"{what} has token id {min(ids) if min(ids) < 0 else max(ids)}, the model knows "
+                f"0 to {self._vocabulary - 1}; was it made by another tokenizer?"
+            )
+
+    def _not_finite(self, place: int) -> None:
+        row = self._rows.records[place]
+        self._drop_all()
+        raise TrainingError(
+            f"the logits for token {len(row.ids)} of request {row.request.id} are not finite at "
+            f"version {self.version}; the weights have diverged, go back to an earlier checkpoint "
+            "and lower the learning rate"
+        )
+
+    def _drop_all(self) -> None:
+        """Forget everything in flight, and all keys and values."""
+        self._waiting.clear()
+        self._in_flight.clear()
+        self._done.clear()
+        self._soonest = math.inf
+        self._rows = Rows(self._max_batch)
+        self._cache = SlotCache(self._decoder.shape)
+        self._decoder.prefixes.clear()
+
+    @contextmanager
+    def _enough_memory(self) -> Iterator[None]:
+        """Say what to lower when memory runs out."""
+        try:
+            yield
+        except RuntimeError as error:
+            cpu = "DefaultCPUAllocator" in str(error)
+            if not (cpu or isinstance(error, torch.OutOfMemoryError)):
+                raise
+            self._drop_all()
+            raise ModelError(
+                f"out of memory on {self._decoder.shape.device} with {self._max_batch} rows of up "
+                f"to {self.context} tokens; lower the engine's max_batch, context or prefix_tokens"
+            ) from error
+
+
+def _texts(tokenizer: PreTrainedTokenizerBase) -> TokenTexts:
+    def decode(ids: Sequence[int]) -> str:
+        return tokenizer.decode(ids, skip_special_tokens=False, clean_up_tokenization_spaces=False)
+
+    return TokenTexts(decode, tokenizer.encode("a", add_special_tokens=False))

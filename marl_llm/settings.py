@@ -1,0 +1,173 @@
+"""A run in one frozen value: what `config` composes, checked, before anything is loaded.
+
+`RunSettings.of(config)` takes the plain dictionary of a command line or of a run folder. Makers of
+games stay plain nodes, so that a worker in another process can make its own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from marl_llm.agents import Player
+from marl_llm.agents.role import Role
+from marl_llm.config import build, settings
+from marl_llm.credit import Estimator
+from marl_llm.errors import ConfigError, nearest
+from marl_llm.games import Game, catalog
+from marl_llm.learn.learner import LearnerSettings
+from marl_llm.learn.supervised import FitSettings
+from marl_llm.rollout.shaping import Shaping
+from marl_llm.serve.sources import EngineSettings, ModelSource
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rollout:
+    """How the episodes of an update are played."""
+
+    episodes: int = 256  # per update
+    group_size: int = 1  # episodes with the same start
+    concurrency: int = 512  # games in flight at once
+    turn_seconds: float | None = None  # deadline of one reply
+    stall_seconds: float = 600.0  # no reply at all for so long ends the run
+    lineups: tuple[tuple[str, ...], ...] = (("self",),)  # who plays whom, names of seats
+    shaping: Shaping = field(default_factory=Shaping)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ColdStart:
+    """Supervised training on scripted play, before the first update."""
+
+    player: Player  # plays every seat of every game of the run
+    games: int = 1000
+    thought: Literal["brief", "none"] = "brief"  # restate the observation before the answer?
+    fit: FitSettings = field(default_factory=FitSettings)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Policy:
+    """Weights and all that happens to them."""
+
+    model: ModelSource
+    engine: EngineSettings
+    credit: Estimator
+    learner: LearnerSettings
+    coldstart: ColdStart | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SeatSettings:
+    """A seat for a model: which role, whose weights."""
+
+    role: Role
+    policy: str = "main"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Evaluation:
+    """How progress is measured."""
+
+    every: int = 10  # updates between two evaluations; the start and the end are always measured
+    seat: str = "self"  # who is evaluated
+    nash_conv: tuple[str, ...] = ()  # games whose exact NashConv is computed
+    thoughts: int = 8  # sampled per information state
+    panel: Mapping[str, Player] = field(default_factory=dict)  # scripted opponents, by name
+    games: tuple[str, ...] = ()  # of the matches; () = the games of the run
+    pairs: int = 100  # deals per opponent and game, each played from both seats
+    headline: str = ""  # key of the metric that the summary and the picture show
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunFolder:
+    """Where a run is kept and how often."""
+
+    dir: str | None = None  # None = runs/<experiment>-seed<seed>[-n]
+    checkpoint_every: int = 20  # updates
+    keep: int = 3  # checkpoints
+    episodes: int = 8  # kept for replays at each evaluation
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Runtime:
+    """Where the parts of a run live."""
+
+    name: Literal["local", "ray"] = "local"
+    threads: int | None = None  # torch threads per process, None = torch's choice
+    workers: int = 1  # ray: rollout workers
+    max_staleness: int = 0  # updates by which records may lag behind
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunSettings:
+    """Everything about a run."""
+
+    experiment: str
+    seed: int
+    updates: int
+    games: Mapping[str, Any]  # that are trained on: name -> node that `catalog.maker` takes
+    held_out: Mapping[str, Any]  # that are only evaluated
+    seats: Mapping[str, SeatSettings]
+    opponents: Mapping[str, Player]  # scripted players that line-ups may name
+    policies: Mapping[str, Policy]
+    rollout: Rollout
+    evaluation: Evaluation
+    run: RunFolder
+    runtime: Runtime
+    dry_run: bool = False
+
+    @classmethod
+    def of(cls, config: Mapping[str, Any]) -> RunSettings:
+        """The run that a composed configuration describes.
+
+        Raises:
+            ConfigError: a setting is unknown or out of range, or a name leads nowhere.
+        """
+        values = dict(config)
+        nodes = {name: values.pop(name, {}) for name in ("games", "held_out")}
+        parts: dict[str, Any] = {name: build(value) for name, value in values.items()}
+        parts["rollout"] = settings(Rollout, parts.get("rollout", {}), "rollout")
+        parts["evaluation"] = settings(Evaluation, parts.get("evaluation", {}), "evaluation")
+        parts["run"] = settings(RunFolder, parts.get("run", {}), "run")
+        parts["runtime"] = settings(Runtime, parts.get("runtime", {}), "runtime")
+        parts["seats"] = _each(SeatSettings, parts.get("seats", {}), "seats")
+        for name, policy in parts.get("policies", {}).items():
+            if policy.get("coldstart") is not None:
+                cold = dict(policy["coldstart"])
+                cold["fit"] = settings(FitSettings, cold.get("fit", {}), "coldstart.fit")
+                policy["coldstart"] = settings(ColdStart, cold, f"policies.{name}.coldstart")
+        parts["policies"] = _each(Policy, parts.get("policies", {}), "policies")
+        run = settings(cls, {**parts, **nodes}, "the run")
+        run._check()
+        return run
+
+    def _check(self) -> None:
+        if self.updates < 0:
+            raise ConfigError(f"updates must be >= 0, got {self.updates}")
+        for name, seat in self.seats.items():
+            if seat.policy not in self.policies:
+                raise ConfigError(
+                    f"seats.{name}.policy is {seat.policy!r}; {nearest(seat.policy, self.policies)}"
+                )
+        known = {*self.seats, *self.opponents}
+        for lineup in self.rollout.lineups:
+            for name in lineup:
+                if name not in known:
+                    raise ConfigError(f"rollout.lineups names {name!r}; {nearest(name, known)}")
+        if self.evaluation.seat not in self.seats:
+            raise ConfigError(
+                f"evaluation.seat is {self.evaluation.seat!r}; "
+                f"{nearest(self.evaluation.seat, self.seats)}"
+            )
+        for name in (*self.evaluation.games, *self.evaluation.nash_conv):
+            known = {*self.games, *self.held_out}
+            if name not in known:
+                raise ConfigError(f"evaluation names game {name!r}; {nearest(name, known)}")
+
+    def makers(self) -> dict[str, Callable[[], Game]]:
+        """Makers of fresh games, by name; pickle as the nodes they are made from."""
+        return {name: catalog.maker(node) for name, node in {**self.games, **self.held_out}.items()}
+
+
+def _each(cls: type, nodes: Mapping[str, Any], where: str) -> dict[str, Any]:
+    return {name: settings(cls, node, f"{where}.{name}") for name, node in nodes.items()}

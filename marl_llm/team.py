@@ -1,0 +1,140 @@
+"""The team: from settings to models, engines, trainers and seats.
+
+`prepare` makes each policy's starting model (built or loaded, cold-started) and keeps it as a model
+folder in the run; `engine`, `trainer` and `seats` then make the parts from that folder, in this
+process or in any other.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+
+from transformers import AutoTokenizer
+
+from marl_llm import coldstart
+from marl_llm.agents import Player
+from marl_llm.agents.chat import Chat
+from marl_llm.agents.role import Role
+from marl_llm.errors import ConfigError
+from marl_llm.games import Game
+from marl_llm.learn.learner import Learner
+from marl_llm.learn.supervised import fit
+from marl_llm.rollout.plans import Plan
+from marl_llm.rollout.play import ModelSeat, play
+from marl_llm.seeds import derive
+from marl_llm.serve import Engine
+from marl_llm.serve.models import load_model
+from marl_llm.serve.transformers_engine import TransformersEngine
+from marl_llm.settings import RunSettings
+from marl_llm.store import Store, put_episodes
+from marl_llm.trainer import Trainer
+from marl_llm.types import Episode
+
+MODELS = "models"  # folder of a run, one model folder per policy
+
+
+def prepare(run: RunSettings, run_dir: Path, stage: Callable[[str], None]) -> None:
+    """Make every policy's starting model and keep it in the run folder.
+
+    Args:
+        run: the settings.
+        run_dir: the run folder.
+        stage: told what goes on now.
+    """
+    for name, policy in run.policies.items():
+        role = role_of(run, name)
+        cold = policy.coldstart
+        if cold is None and policy.model.needs_corpus:
+            raise ConfigError(
+                f"policies.{name}.model is made from the texts of a cold start, and "
+                f"policies.{name}.coldstart is missing"
+            )
+        episodes = []
+        if cold is not None:
+            stage(f"cold start of {name}: scripted games")
+            episodes = coldstart.scripted_games(run.games, cold.player, cold.games, run.seed)
+        corpus = coldstart.texts(episodes, run.games, role) if policy.model.needs_corpus else []
+        model, tokenizer = policy.model.make(corpus, derive(run.seed, "weights", name))
+        if cold is not None:
+            stage(f"cold start of {name}: supervised training")
+            chat = Chat(tokenizer)
+            pairs = coldstart.demonstrations(episodes, run.games, role, chat, cold.thought)
+            fit(model, pairs, cold.fit, seed=derive(run.seed, "fit", name))
+        folder = run_dir / MODELS / name
+        model.save_pretrained(folder)
+        tokenizer.save_pretrained(folder)
+
+
+def role_of(run: RunSettings, policy: str) -> Role:
+    """The role that a policy plays in this run; with several, the first seat's."""
+    for seat in run.seats.values():
+        if seat.policy == policy:
+            return seat.role
+    raise ConfigError(f"no seat is played by policy {policy!r}")
+
+
+def engine(run: RunSettings, run_dir: Path, policy: str) -> TransformersEngine:
+    """The server of a policy, with its starting weights."""
+    return run.policies[policy].engine.serve(run_dir / MODELS / policy)
+
+
+def trainer(run: RunSettings, run_dir: Path, policy: str) -> Trainer:
+    """The trainer of a policy, at version 0."""
+    settings = run.policies[policy]
+    device = settings.engine.device
+    model, _ = load_model(str(run_dir / MODELS / policy), device=device)
+    return Trainer(
+        policy,
+        Learner(policy, model, settings.learner, seed=derive(run.seed, "learner", policy)),
+        settings.credit,
+        {name: seat.role.sampling.temperature for name, seat in run.seats.items()},
+        run.seed,
+    )
+
+
+def seats(run: RunSettings, run_dir: Path) -> dict[str, ModelSeat | Player]:
+    """Everybody who can sit down, by name."""
+    chats = {policy: chat(run_dir, policy) for policy in run.policies}
+    models: Mapping[str, ModelSeat | Player] = {
+        name: ModelSeat(seat.role, chats[seat.policy], seat.policy)
+        for name, seat in run.seats.items()
+    }
+    return {**models, **run.opponents, **run.evaluation.panel}
+
+
+def chat(run_dir: Path, policy: str) -> Chat:
+    """Conversations in the words of a policy's tokenizer."""
+    return Chat(AutoTokenizer.from_pretrained(run_dir / MODELS / policy))
+
+
+def collect(
+    run: RunSettings,
+    makers: Mapping[str, Callable[[], Game]],
+    who: Mapping[str, ModelSeat | Player],
+    engines: Mapping[str, Engine],
+    store: Store,
+    plans: Sequence[Plan],
+) -> list[Episode]:
+    """Play planned episodes by the run's rules and put them into the store of every policy."""
+    rollout = run.rollout
+    episodes = play(
+        plans,
+        makers,
+        who,
+        engines,
+        seed=run.seed,
+        concurrency=rollout.concurrency,
+        turn_seconds=rollout.turn_seconds,
+        stall_seconds=rollout.stall_seconds,
+        shaping=rollout.shaping,
+    )
+    for policy, engine in engines.items():
+        put_episodes(store, policy, engine.version, episodes)
+    return episodes
+
+
+def token_texts(run_dir: Path, policy: str) -> Callable[[int], str]:
+    """One token id of a policy as text."""
+    tokenizer = AutoTokenizer.from_pretrained(run_dir / MODELS / policy)
+    return lambda token: tokenizer.decode([token])

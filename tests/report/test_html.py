@@ -1,0 +1,380 @@
+"""The report of a run folder as training leaves it: Kuhn poker, two seats, one policy."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+import math
+from dataclasses import replace
+from functools import cached_property
+from html.parser import HTMLParser
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from marl_llm.errors import CheckpointError
+from marl_llm.report.episodes import advantages_by_turn, write_episodes
+from marl_llm.report.html import MAX_TOKENS, json_block, spread, thinned, write_report
+from marl_llm.report.metrics import MetricsLog, read
+from marl_llm.report.summary import metric_range, write_summary
+from marl_llm.types import Episode, Finish, Observation, Outcome, Turn
+
+UPDATES = 200
+EVERY = 10
+CARDS = ("J", "Q", "K")
+# What a reply may hold: markup that would run, markup that would end the data block, entities.
+HOSTILE = "<script>alert(1)</script><img src=x onerror=alert(2)>&lt;</script><!--"
+# One Nash policy of Kuhn poker (alpha = 1/3): P(bet) by card and history.
+NASH_BET = {
+    "J": 1 / 3, "Q": 0.0, "K": 1.0, "Jp": 1 / 3, "Qp": 0.0, "Kp": 1.0, "Jb": 0.0, "Qb": 1 / 3,
+    "Kb": 1.0, "Jpb": 0.0, "Qpb": 2 / 3, "Kpb": 1.0,
+}  # fmt: skip
+SAID = {
+    "": "You act first.",
+    "p": "The other player passed.",
+    "b": "The other player bet.",
+    "pb": "You passed, then the other player bet.",
+}
+
+
+class Page(HTMLParser):
+    """What a browser would make of the text: its elements, and the text inside each kind."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.tags: list[tuple[str, dict[str, str | None]]] = []
+        self.texts: dict[str, list[str]] = {}  # by tag, one entry per element
+        self._open: list[str] = []
+        self.feed(text)
+        self.close()
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append((tag, dict(attrs)))
+        self.texts.setdefault(tag, []).append("")
+        if tag not in ("meta", "input"):
+            self._open.append(tag)
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self._open.pop() == tag, "elements must nest"
+
+    def handle_data(self, data: str) -> None:
+        for tag in set(self._open):
+            self.texts[tag][-1] += data
+
+    @cached_property
+    def data(self) -> dict:
+        return json.loads(self.texts["script"][0])
+
+
+def play(rng: np.random.Generator, update: int, episode: int, strange: str = "") -> Episode:
+    """One game of a policy that is `update / UPDATES` of the way from uniform play to Nash."""
+    deal = rng.permutation(3)[:2]
+    history, turns = "", []
+    while history not in ("pp", "pbp", "pbb", "bp", "bb"):
+        seat = len(history) % 2
+        key = CARDS[deal[seat]] + history
+        mix = update / UPDATES
+        bet = rng.random() < (1 - mix) * 0.5 + mix * NASH_BET[key]
+        action = "bet" if bet else "pass"
+        reply = f"I hold {CARDS[deal[seat]]}. {SAID[history]}\n<answer>{action}</answer>" + strange
+        ids = tuple(reply.encode())
+        turns.append(
+            Turn(
+                observation=Observation(
+                    agent=f"player_{seat}", role="player", brief=key, key=key,
+                    legal=("pass", "bet"),
+                    text=f"Kuhn poker. Your card: {CARDS[deal[seat]]}. {SAID[history]}\n"
+                    "You may pass or bet.",
+                ),
+                policy="self", player="self", prompt_ids=(1, 2, 3), ids=ids,
+                logprobs=tuple(-float(x) for x in rng.exponential(0.3, len(ids))),
+                versions=((update, 0, len(ids)),), reply=reply, action=action, fault=None,
+                finish=Finish.STOP, reward=0.0, shaping=0.0,
+            )
+        )  # fmt: skip
+        history += action[0]
+    stake = 2.0 if history.endswith("bb") else 1.0
+    winner = int(deal[1] > deal[0]) if history[-2:] in ("pp", "bb") else len(history) % 2
+    returns = {f"player_{seat}": stake if seat == winner else -stake for seat in (0, 1)}
+    for last in (-1, -2):
+        turns[last] = replace(turns[last], reward=returns[turns[last].observation.agent])
+    outcomes = {agent: Outcome.WIN if r > 0 else Outcome.LOSS for agent, r in returns.items()}
+    return Episode(
+        id=episode, attempt=0, game="kuhn_poker", group=episode // 2, seed=2**62 + episode,
+        turns=tuple(turns), seats=dict.fromkeys(returns, "self"), returns=returns,
+        outcomes=outcomes, terminated=True,
+    )  # fmt: skip
+
+
+def policy_table(update: int) -> dict:
+    mix = 0.85 * update / UPDATES
+    table = {}
+    for key, nash in NASH_BET.items():
+        bet = (1 - mix) * 0.5 + mix * nash
+        table[key] = {
+            "observation": f"Your card: {key[0]}. {SAID[key[1:]]}",
+            "model": {"pass": 1 - bet, "bet": bet},
+            "nash": {"pass": 1 - nash, "bet": nash},
+            "reach": 1 / 3 / 2 ** max(0, len(key) - 1),
+        }
+    return {"players": 2, "table": table}
+
+
+def fake_run(run_dir: Path) -> Path:
+    """A run folder such as training leaves, with hostile text wherever text comes from outside."""
+    rng = np.random.default_rng(0)
+    with MetricsLog(run_dir, clock=lambda: 0.0) as log:
+        for update in range(UPDATES + 1):
+            done = 1 - math.exp(-update / 60)
+            noise = rng.normal(size=8)
+            values = {
+                "rollout/player/forfeit_share": max(0.0, 0.02 * (1 - done) + 0.003 * noise[0]),
+                "rollout/player/reply_tokens": 14 - 2 * done + 0.2 * noise[1],
+                "rollout/all/tokens_per_second": 4200 + 150 * noise[2],
+                "learn/player/tokens_per_second": 18300 + 700 * noise[3],
+                "learn/player/loss": -0.01 + 0.02 * noise[4] * math.exp(-update / 80),
+                "learn/player/kl_nats": 0.06 * done + 0.004 * abs(noise[5]),
+                "run/all/update_seconds": 0.9 + 0.05 * noise[6],
+                "credit/player/advantage_std": 1 + 0.1 * noise[7],
+            }
+            if update % EVERY == 0:
+                values["evaluate/player/nash_conv"] = 0.56 - 0.38 * done + 0.02 * noise[7]
+                for name, gain in (("random", 0.16), ("minimax", 0.3)):
+                    score = 0.5 - 0.2 * (name == "minimax") + gain * done + 0.01 * noise[1]
+                    values[f"evaluate/player/score_{name}"] = score
+                    values[f"evaluate/player/score_{name}_low"] = score - 0.03
+                    values[f"evaluate/player/score_{name}_high"] = score + 0.03
+            if update == 7:
+                values["learn/player/loss"] = math.nan
+            log.log(update, values)
+    for update in (0, 40, 100, 200):
+        episodes = [play(rng, update, 1000 * update + i) for i in range(5)]
+        episodes.append(play(rng, update, 1000 * update + 5, HOSTILE))
+        tokens = sum(len(turn.ids) for episode in episodes for turn in episode.turns)
+        credit = rng.normal(size=tokens)
+        write_episodes(
+            run_dir, update, episodes, lambda token: chr(token),
+            advantages_by_turn(episodes, "self", credit),
+        )  # fmt: skip
+    policies = run_dir / "policies"
+    policies.mkdir()
+    for update in range(0, UPDATES + 1, 50):
+        (policies / f"update_{update:04d}.json").write_text(json.dumps(policy_table(update)))
+    (run_dir / "config.yaml").write_text(f"experiment: kuhn_selfplay\nnote: '{HOSTILE}'\n")
+    rows = read(run_dir)
+    write_summary(
+        run_dir,
+        {
+            "experiment": "kuhn_selfplay", "seed": 0, "updates": UPDATES, "seconds": 172.4,
+            "status": "finished", "game": "kuhn_poker", "tokens_per_second": 3890.0,
+            "peak_memory_gb": 1.31,
+            "nash_conv": metric_range(rows, "evaluate/player/nash_conv"),
+            "references": {"uniform play": 11 / 12, "one move everywhere": 2 / 3},
+        },
+    )  # fmt: skip
+    return run_dir
+
+
+def report_of(run_dir: Path) -> Page:
+    return Page(write_report(run_dir).read_text(encoding="utf-8"))
+
+
+def begun(run_dir: Path) -> Path:
+    """A run that has logged one number and nothing else."""
+    with MetricsLog(run_dir) as log:
+        log.log(0, {"learn/player/loss": 0.1})
+    return run_dir
+
+
+@pytest.fixture(scope="module")
+def run_dir(tmp_path_factory) -> Path:
+    return fake_run(tmp_path_factory.mktemp("runs") / "kuhn_selfplay")
+
+
+@pytest.fixture(scope="module")
+def page(run_dir: Path) -> Page:
+    return report_of(run_dir)
+
+
+def test_one_file_that_asks_no_network(page: Page):
+    attributes = {name for _, attrs in page.tags for name in attrs}
+    assert not attributes & {"src", "href", "srcset", "action", "onload", "onerror", "style"}
+    assert not {tag for tag, _ in page.tags} & {"link", "img", "iframe", "object", "base", "form"}
+    assert "url(" not in page.texts["style"][0] and "@import" not in page.texts["style"][0]
+    # The only address is the name of SVG's namespace.
+    script = page.texts["script"][1]
+    assert script.count("http") == script.count("http://www.w3.org/2000/svg") == 1
+
+
+def test_only_the_pages_own_script_may_run(page: Page):
+    data, script = page.texts["script"]
+    json.loads(data)
+    policy = next(attrs["content"] for _, attrs in page.tags if "http-equiv" in attrs)
+    digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
+    assert policy.startswith("default-src 'none'")
+    assert policy.split("script-src ")[1] == f"'sha256-{digest}'"
+
+
+def test_script_writes_text_and_never_markup(page: Page):
+    script = page.texts["script"][1]
+    for way_in in ("innerHTML", "outerHTML", "insertAdjacent", "document.write", "eval("):
+        assert way_in not in script
+
+
+def test_hostile_text_stays_text(page: Page):
+    game = page.data["games"][-1]
+    for turn in game["turns"]:
+        assert "".join(text for text, _, _ in turn["tokens"]).endswith(HOSTILE)
+    assert HOSTILE in page.texts["pre"][0]
+    assert len(page.texts["script"]) == 2
+
+
+def test_hostile_names_stay_text(tmp_path: Path):
+    with MetricsLog(tmp_path) as log:
+        log.log(0, {"evaluate/player/nash_conv": 0.5})
+    summary = {"experiment": HOSTILE, "seed": HOSTILE, "updates": 0, "seconds": 1.0}
+    write_summary(tmp_path, {**summary, "game": HOSTILE, "references": {HOSTILE: 0.7}})
+    page = report_of(tmp_path)
+    assert page.texts["h1"] == [HOSTILE] and page.texts["title"][0].startswith(HOSTILE)
+    assert page.data["charts"][0]["references"][1] == {"name": HOSTILE, "value": 0.7}
+    assert len(page.texts["script"]) == 2
+
+
+# Any character at all, lone surrogates too.
+ANY_TEXT = st.text(st.characters(exclude_categories=()))
+
+
+@given(st.recursive(ANY_TEXT | st.integers(), st.lists, max_leaves=10))
+def test_json_block_is_the_same_json_inside_a_page(value):
+    assert "<" not in json_block(value)
+    page = Page(f"<html><script>{json_block(value)}</script></html>")
+    assert json.loads(page.texts["script"][0]) == value
+
+
+def test_headline_chart_comes_first_with_its_references(page: Page):
+    chart = page.data["charts"][0]
+    assert chart["headline"] and [line["label"] for line in chart["lines"]] == ["NashConv"]
+    values = {line["name"]: line["value"] for line in chart["references"]}
+    assert values == {
+        "Nash equilibrium": 0, "uniform play": 11 / 12, "one move everywhere": 2 / 3
+    }  # fmt: skip
+    assert not any(other["headline"] for other in page.data["charts"][1:])
+
+
+def test_every_metric_is_in_a_chart_or_under_the_rest(page: Page):
+    data = page.data
+    charted = {
+        line[name] for chart in data["charts"] for line in chart["lines"]
+        for name in ("key", "low", "high")
+    }  # fmt: skip
+    assert set(data["values"]) <= charted | set(data["rest"])
+    assert data["rest"] == ["credit/player/advantage_std"]
+    assert all(len(values) == len(data["updates"]) == 201 for values in data["values"].values())
+    assert data["values"]["learn/player/loss"][7] is None  # logged as NaN
+
+
+def test_result_is_readable_without_scripts(page: Page):
+    table = page.texts["table"][0]
+    for text in ("NashConv", "score against random", "forfeits", "reply length", "better"):
+        assert text in table
+    last = page.data["values"]["evaluate/player/nash_conv"][-1]
+    assert f"{last:.3f}" in table
+    assert "2:52" in page.texts["section"][0]  # 172.4 seconds
+
+
+def test_policy_stands_beside_nash(page: Page):
+    policies = page.data["policies"]
+    assert [policy["update"] for policy in policies] == [0, 50, 100, 150, 200]
+    last = policies[-1]
+    assert last["total"] == 12 and [state["key"] for state in last["states"]] == list(NASH_BET)
+    jack = last["states"][0]
+    # 85 % of the way: P(bet) = 0.15 · 1/2 + 0.85 · 1/3 = 0.358333, off 1/3 by 0.025.
+    assert jack["actions"][1] == {"name": "bet", "model": 0.358333, "nash": 0.333333}
+    assert jack["gap"] == pytest.approx(0.025)
+
+
+def test_large_policy_keeps_the_most_reached_states(tmp_path: Path):
+    folder = begun(tmp_path) / "policies"
+    folder.mkdir()
+    entry = {"observation": "", "model": {"fold": 1.0}, "nash": {"call": 1.0}}
+    table = {f"s{i}": {**entry, "reach": i / 1000} for i in range(936)}
+    for update in (0, 5, 10):
+        (folder / f"update_{update:04d}.json").write_text(json.dumps({"table": table}))
+    policies = report_of(tmp_path).data["policies"]
+    assert [policy["update"] for policy in policies] == [0, 10]
+    assert [state["key"] for state in policies[1]["states"]] == [f"s{i}" for i in range(636, 936)]
+    # All mass on another action than Nash: every decision would have to change.
+    assert policies[1]["states"][0]["gap"] == 1.0
+
+
+def test_games_carry_credit_seats_and_ends(page: Page):
+    games = page.data["games"]
+    assert len(games) == page.data["recorded"] == 24
+    game = games[0]
+    assert {end["outcome"] for end in game["ends"]} == {"win", "loss"}
+    assert [turn["seat"] for turn in game["turns"]] == [i % 2 for i in range(len(game["turns"]))]
+    assert game["turns"][-1]["reward"] + game["turns"][-2]["reward"] == 0
+    assert int(game["seed"]) == 2**62  # as text: too large for a number in a browser
+    sizes = [abs(t[2]) for g in games for turn in g["turns"] for t in turn["tokens"]]
+    above = sum(size > page.data["scale"] for size in sizes) / len(sizes)
+    assert above == pytest.approx(0.05, abs=0.001)
+
+
+def test_too_many_games_leave_some_of_every_update(tmp_path: Path):
+    begun(tmp_path)
+    rng = np.random.default_rng(0)
+    for update in (0, 10, 20):
+        games = [play(rng, update, i, "x" * 3000) for i in range(12)]
+        write_episodes(tmp_path, update, games, chr, {})
+    data = report_of(tmp_path).data
+    tokens = sum(len(turn["tokens"]) for game in data["games"] for turn in game["turns"])
+    assert data["recorded"] == 36 and 50_000 < tokens <= MAX_TOKENS
+    per_update = [sum(game["update"] == at for game in data["games"]) for at in (0, 10, 20)]
+    assert min(per_update) >= 2 and max(per_update) - min(per_update) <= 2
+    assert data["scale"] == 1.0  # no token has credit
+
+
+def test_run_that_has_only_begun_has_a_report(tmp_path: Path):
+    page = report_of(begun(tmp_path))
+    assert page.texts["h1"] == [tmp_path.name]
+    assert page.data["games"] == page.data["policies"] == []
+    assert "Nothing was measured twice" in page.texts["table"][0]
+
+
+def test_folder_without_metrics_is_refused(tmp_path: Path):
+    with pytest.raises(CheckpointError, match=r"metrics\.jsonl"):
+        write_report(tmp_path)
+
+
+def test_damaged_policy_is_named(tmp_path: Path):
+    (begun(tmp_path) / "policies").mkdir()
+    (tmp_path / "policies" / "update_0010.json").write_text('{"players": 2}')
+    with pytest.raises(CheckpointError, match=r"update_0010\.json is not a policy table"):
+        write_report(tmp_path)
+
+
+def test_lone_surrogate_does_not_stop_the_report(tmp_path: Path):
+    begun(tmp_path)
+    game = play(np.random.default_rng(0), 0, 0)
+    write_episodes(tmp_path, 0, [game], lambda token: "\ud800", {})
+    write_summary(tmp_path, {"experiment": "\udfff", "seed": 0, "updates": 0, "seconds": 1.0})
+    page = report_of(tmp_path)
+    assert page.data["games"][0]["turns"][0]["tokens"][0][0] == "\ud800"
+    assert page.texts["h1"] == ["?"]
+
+
+def test_thinning_keeps_evaluations_and_the_last_row():
+    rows = [{"update": i, "learn/player/loss": 0.0} for i in range(1000)]
+    rows[3]["evaluate/player/nash_conv"] = 0.5
+    kept = [row["update"] for row in thinned(rows, 100)]
+    assert kept == sorted({*range(0, 1000, 10), 3, 999})
+    assert thinned(rows[:100], 100) == rows[:100]
+
+
+def test_spread_keeps_both_ends():
+    assert spread(list(range(10)), 4) == [0, 3, 6, 9]
+    assert spread([1, 2], 4) == [1, 2]

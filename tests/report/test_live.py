@@ -1,0 +1,173 @@
+"""The terminal view: drawn in place on a terminal, plain lines elsewhere."""
+
+from __future__ import annotations
+
+import io
+import math
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+
+from marl_llm.report.live import (
+    LiveView,
+    RunHeader,
+    game_line,
+    print_result,
+    printable,
+    sparkline,
+)
+from marl_llm.types import Episode, Observation, Outcome, Turn
+
+CONV = "evaluate/player/nash_conv"
+RUN = RunHeader("kuhn_selfplay", Path("runs/kuhn"), seed=3, updates=40)
+
+
+class Clock:
+    """A clock that a test turns by hand."""
+
+    def __init__(self) -> None:
+        self.now = 100.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def console(terminal: bool, width: int = 100) -> Console:
+    return Console(file=io.StringIO(), force_terminal=terminal, width=width, color_system=None)
+
+
+def drawn(view: LiveView, width: int = 100) -> str:
+    """The panel as text."""
+    page = console(terminal=False, width=width)
+    page.print(view.render())
+    return page.file.getvalue()
+
+
+def test_plain_lines_where_there_is_no_terminal():
+    out, clock = console(terminal=False), Clock()
+    with LiveView(RUN, out, every=10, clock=clock) as view:
+        view.stage("training")
+        view.stage("training")
+        for update in range(41):
+            clock.now += 2
+            view.update(update, {CONV: 0.9 - update / 100, "learn/player/loss": math.nan})
+    lines = out.file.getvalue().splitlines()
+    assert lines[:2] == ["kuhn_selfplay  seed 3  40 updates  runs/kuhn", "training"]
+    assert [line.split("  ")[0] for line in lines[2:]] == [
+        f"update {n}/40" for n in (0, 10, 20, 30, 40)
+    ]
+    # Updates take 2 s, so after 10 of 40 there is one minute left.
+    assert lines[3].startswith("update 10/40  NashConv 0.800") and lines[3].endswith("1:00 left")
+    assert out.file.getvalue().isascii()
+
+
+def test_last_update_is_always_a_line():
+    out = console(terminal=False)
+    with LiveView(RUN, out, every=1000) as view:
+        view.update(39, {CONV: 0.5})
+        view.update(40, {CONV: 0.4})
+    assert out.file.getvalue().splitlines()[1:] == ["update 40/40  NashConv 0.400"]
+
+
+def test_panel_shows_the_run():
+    clock = Clock()
+    view = LiveView(RUN, console(terminal=True), clock=clock)
+    view.stage("training")
+    view.update(0, {CONV: 0.9})
+    clock.now += 30
+    score = "evaluate/player/score_random"
+    values = {CONV: 0.25, score: 0.8, f"{score}_low": 0.75, f"{score}_high": 0.85}
+    view.update(10, {**values, "rollout/player/forfeit_share": 0.0125}, "player_0 bet")
+    text = drawn(view)
+    for part in ("kuhn_selfplay", "seed 3", "runs/kuhn", "training", "10/40", "NashConv", "0.250",
+                 "0.800 [0.750, 0.850]", "forfeits", "1.2 %", "best 0.250, first 0.900",
+                 "last game", "player_0 bet", "█▁"):  # fmt: skip
+        assert part in text, part
+    assert "1:30 left" in text  # 3 s an update, 30 to go
+
+
+def test_values_stay_until_they_are_replaced_and_nan_is_shown():
+    view = LiveView(RUN, console(terminal=True))
+    view.update(0, {CONV: 0.9})
+    view.update(1, {"learn/player/loss": math.nan})
+    text = drawn(view)
+    assert "0.900" in text and "nan" in text
+
+
+def test_panel_keeps_its_width_whatever_a_model_writes():
+    view = LiveView(RUN, console(terminal=True))
+    view.update(1, {CONV: 0.5}, "[bold red]\x1b[2J\n\tbet[/] " + "x" * 500)
+    lines = drawn(view, width=60).splitlines()
+    assert {len(line) for line in lines} == {60}
+    assert "\x1b" not in "".join(lines) and any("[bold red]" in line for line in lines)
+
+
+def test_terminal_gets_the_panel_and_its_last_state():
+    out = console(terminal=True)
+    with pytest.raises(KeyboardInterrupt), LiveView(RUN, out) as view:
+        view.update(5, {CONV: 0.5})
+        raise KeyboardInterrupt
+    assert "stopped" in out.file.getvalue() and "5/40" in out.file.getvalue()
+
+
+def test_time_left_ignores_what_came_before_the_first_update():
+    clock = Clock()
+    view = LiveView(RUN, console(terminal=True), clock=clock)
+    clock.now += 600  # cold start
+    view.update(20, {CONV: 0.5})  # resumed here
+    assert view.seconds_left() is None
+    clock.now += 10
+    view.update(30, {CONV: 0.5})
+    assert view.seconds_left() == pytest.approx(10)  # 1 s an update, 10 to go
+    clock.now += 4
+    assert view.seconds_left() == pytest.approx(6)  # it goes down between updates
+    clock.now += 60
+    assert view.seconds_left() == 0
+
+
+def test_result_names_the_report_on_one_line():
+    out = console(terminal=False, width=50)
+    report = Path("runs") / ("long_" * 20) / "report.html"
+    rows = [{"update": 0, CONV: 0.9}, {"update": 9, CONV: 0.2}]
+    print_result(rows, report, out)
+    lines = out.file.getvalue().splitlines()
+    assert lines[-1] == f"report: {report}"
+    row = next(line for line in lines if "NashConv" in line)
+    assert row.split() == ["NashConv", "0.900", "0.200", "better"]
+
+
+def test_result_without_two_measurements_is_only_the_path():
+    out = console(terminal=False)
+    print_result([{"update": 0, CONV: 0.9}], Path("report.html"), out)
+    assert out.file.getvalue() == "report: report.html\n"
+
+
+def turn(agent: str, action: str | None, fault: Outcome | None = None) -> Turn:
+    return Turn(
+        observation=Observation(agent, "player", "", "", None, ""), policy=None, player="x",
+        prompt_ids=(), ids=(), logprobs=(), versions=(), reply="", action=action, fault=fault,
+        finish=None, reward=0.0, shaping=0.0,
+    )  # fmt: skip
+
+
+def test_a_game_in_one_line():
+    game = Episode(
+        id=0, attempt=0, game="kuhn_poker", group=0, seed=0,
+        turns=(turn("p0", "pass"), turn("p1", None, Outcome.FORMAT)), seats={},
+        returns={"p0": 1.0, "p1": -1.5},
+        outcomes={"p0": Outcome.OTHER_FORFEIT, "p1": Outcome.FORMAT}, terminated=True,
+    )  # fmt: skip
+    assert game_line(game) == "p0 other_forfeit +1, p1 format -1.5 | p0 pass, p1 [format]"
+
+
+def test_sparkline():
+    assert sparkline([0, 1, 2, 3, 4, 5, 6, 7], 24) == "▁▂▃▄▅▆▇█"
+    assert sparkline([1.0], 24) == sparkline([], 24) == ""
+    assert sparkline([2, 2, 2], 24) == "▁▁▁"
+    # 100 values in 4 characters: every 25th, the last among them: 24, 49, 74, 99.
+    assert sparkline(range(100), 4) == "▁▃▆█"
+
+
+def test_printable():
+    assert printable("a\x1b[31m\nb\x07é") == "a·[31m·b·é"
