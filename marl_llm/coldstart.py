@@ -8,33 +8,34 @@ fitted to those. The policy it ends with is also the reference that the KL term 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any, Literal
+from collections.abc import Callable, Mapping, Sequence
+from typing import Literal
 
 from marl_llm.agents import Player
 from marl_llm.agents.chat import Chat
 from marl_llm.agents.role import Role, Seat
-from marl_llm.games import catalog
+from marl_llm.games import Game
 from marl_llm.rollout.plans import balanced
 from marl_llm.rollout.play import play
 from marl_llm.seeds import derive
 from marl_llm.types import Completion, Episode, Finish, Observation
 
+Makers = Mapping[str, Callable[[], Game]]
+
 
 def scripted_games(
-    games: Mapping[str, Any], player: Player, count: int, seed: int
+    games: Makers, player: Player, count: int, seed: int
 ) -> list[Episode]:
     """`count` episodes, spread over the games, with a scripted player in every seat."""
-    makers = {name: catalog.maker(node) for name, node in games.items()}
-    agents = {name: make().possible_agents for name, make in makers.items()}
+    agents = {name: make().possible_agents for name, make in games.items()}
     count += -count % len(games)
     plans = balanced(derive(seed, "coldstart"), 0, count, 1, agents, [("teacher",)])
-    return play(plans, makers, {"teacher": player}, {}, seed=derive(seed, "coldstart"))
+    return play(plans, games, {"teacher": player}, {}, seed=derive(seed, "coldstart"))
 
 
-def texts(episodes: Sequence[Episode], games: Mapping[str, Any], role: Role) -> list[str]:
+def texts(episodes: Sequence[Episode], games: Makers, role: Role) -> list[str]:
     """What the model will read and write: the corpus for a tokenizer made on the spot."""
-    rules = {name: catalog.make(node).rules() for name, node in games.items()}
+    rules = {name: make().rules() for name, make in games.items()}
     corpus = []
     for episode in episodes:
         for turn in episode.turns:
@@ -48,13 +49,13 @@ def texts(episodes: Sequence[Episode], games: Mapping[str, Any], role: Role) -> 
 
 def demonstrations(
     episodes: Sequence[Episode],
-    games: Mapping[str, Any],
+    games: Makers,
     role: Role,
     chat: Chat,
     thought: Literal["brief", "none"],
 ) -> list[tuple[tuple[int, ...], tuple[int, ...]]]:
     """Scripted turns as (prompt ids, reply ids), each agent with the memory its role gives it."""
-    rules = {name: catalog.make(node).rules() for name, node in games.items()}
+    rules = {name: make().rules() for name, make in games.items()}
     pairs = []
     for episode in episodes:
         seats: dict[str, Seat] = {}

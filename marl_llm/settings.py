@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, Literal
 
 from marl_llm.agents import Player
@@ -15,7 +16,7 @@ from marl_llm.agents.role import Role
 from marl_llm.config import build, settings
 from marl_llm.credit import Estimator
 from marl_llm.errors import ConfigError, nearest
-from marl_llm.games import Game, catalog
+from marl_llm.games import Game
 from marl_llm.learn.learner import LearnerSettings
 from marl_llm.learn.supervised import FitSettings
 from marl_llm.rollout.shaping import Shaping
@@ -105,7 +106,7 @@ class RunSettings:
     experiment: str
     seed: int
     updates: int
-    games: Mapping[str, Any]  # that are trained on: name -> node that `catalog.maker` takes
+    games: Mapping[str, Any]  # that are trained on: name -> node with `_target_`
     held_out: Mapping[str, Any]  # that are only evaluated
     seats: Mapping[str, SeatSettings]
     opponents: Mapping[str, Player]  # scripted players that line-ups may name
@@ -166,7 +167,7 @@ class RunSettings:
 
     def makers(self) -> dict[str, Callable[[], Game]]:
         """Makers of fresh games, by name; pickle as the nodes they are made from."""
-        return {name: catalog.maker(node) for name, node in {**self.games, **self.held_out}.items()}
+        return {name: partial(build, node) for name, node in {**self.games, **self.held_out}.items()}
 
 
 def _each(cls: type, nodes: Mapping[str, Any], where: str) -> dict[str, Any]:

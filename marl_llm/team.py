@@ -42,6 +42,7 @@ def prepare(run: RunSettings, run_dir: Path, stage: Callable[[str], None]) -> No
         run_dir: the run folder.
         stage: told what goes on now.
     """
+    makers = {name: make for name, make in run.makers().items() if name in run.games}
     for name, policy in run.policies.items():
         role = role_of(run, name)
         cold = policy.coldstart
@@ -53,13 +54,13 @@ def prepare(run: RunSettings, run_dir: Path, stage: Callable[[str], None]) -> No
         episodes = []
         if cold is not None:
             stage(f"cold start of {name}: scripted games")
-            episodes = coldstart.scripted_games(run.games, cold.player, cold.games, run.seed)
-        corpus = coldstart.texts(episodes, run.games, role) if policy.model.needs_corpus else []
+            episodes = coldstart.scripted_games(makers, cold.player, cold.games, run.seed)
+        corpus = coldstart.texts(episodes, makers, role) if policy.model.needs_corpus else []
         model, tokenizer = policy.model.make(corpus, derive(run.seed, "weights", name))
         if cold is not None:
             stage(f"cold start of {name}: supervised training")
             chat = Chat(tokenizer)
-            pairs = coldstart.demonstrations(episodes, run.games, role, chat, cold.thought)
+            pairs = coldstart.demonstrations(episodes, makers, role, chat, cold.thought)
             fit(model, pairs, cold.fit, seed=derive(run.seed, "fit", name))
         folder = run_dir / MODELS / name
         model.save_pretrained(folder)

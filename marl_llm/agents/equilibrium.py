@@ -89,8 +89,8 @@ def equilibrium(game: pyspiel.Game, tremble: float = 1e-5) -> Policy:
     other may throw the advantage away. So every action gets at least a share `tremble` in the
     computation, which makes every information state matter, and the share is taken out again
     afterwards. The NashConv that remains is of its order (with the default 5e-6 in Kuhn and 8e-5 in
-    Leduc, with 0 nothing but rounding). Against uniform play the default earns .167 in Kuhn where
-    the equilibrium without trembles earns .111.
+    Leduc, with 0 nothing but rounding). Against uniform play the default earns .167 in Kuhn, the
+    equilibrium found without trembles .111.
 
     Args:
         game: with at most `MAX_HISTORIES` histories.

@@ -18,7 +18,7 @@ from itertools import product
 import numpy as np
 import pyspiel
 
-from marl_llm.errors import GameError
+from marl_llm.errors import GameError, nearest
 from marl_llm.games.openspiel import OpenSpielGame
 from marl_llm.games.outcomes import Interest, OutcomeTable, Scoring
 from marl_llm.games.text_game import TextGame
@@ -40,6 +40,9 @@ class MatrixGame(OpenSpielGame):
         list_legal: bool = True,
         max_turns: int | None = None,
     ):
+        known = [each for each in pyspiel.registered_names() if each.startswith("matrix_")]
+        if matrix not in known:
+            raise GameError(f"OpenSpiel has no matrix game {matrix!r}; {nearest(matrix, known)}")
         spiel = pyspiel.load_matrix_game(matrix)
         rows = tuple(spiel.row_action_name(i).lower() for i in range(spiel.num_rows()))
         columns = tuple(spiel.col_action_name(i).lower() for i in range(spiel.num_cols()))

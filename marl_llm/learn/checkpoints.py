@@ -1,8 +1,9 @@
 """Checkpoints: one folder per update, whole or not there at all, every byte accounted for.
 
     RUN/checkpoints/update_000040/
-        manifest.json        SHA-256 and size of every other file, and the score
-        ...                  whatever was put in: one folder per policy, the run's own state
+        policies/NAME/...    what each policy's writer put there
+        state.json           the run's own scalars
+        manifest.json        size and SHA-256 of every other file, and the score
 
 A folder is filled under another name, flushed to the disk, then renamed: a run killed at any moment
 leaves a whole checkpoint or none. Files are safetensors and JSON; nothing is ever unpickled.
@@ -16,129 +17,102 @@ import math
 import os
 import re
 import shutil
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from marl_llm.errors import CheckpointError
 
 FOLDER = "checkpoints"
+POLICIES = "policies"
+STATE = "state.json"
 MANIFEST = "manifest.json"
 NAME = re.compile(r"update_(\d{6,})")
 
 
-@contextmanager
-def writing(run_dir: Path, update: int, score: float | None = None) -> Iterator[Path]:
-    """A folder to fill; it becomes the checkpoint of this update when the block ends well.
+@dataclass(frozen=True, slots=True)
+class Checkpoint:
+    """A checkpoint on the disk, verified when this was made."""
 
-        with writing(run_dir, 40, score=-0.12) as folder:
-            learner.save(folder / "main")
+    path: Path
+    update: int  # updates done when it was written
+    scalars: Mapping[str, Any]  # of the run
+    score: float | None  # higher is better
+
+    def folder(self, policy: str) -> Path:
+        """Where a policy's files are."""
+        return self.path / POLICIES / policy
+
+
+def save(
+    run_dir: Path,
+    update: int,
+    writers: Mapping[str, Callable[[Path], None]],
+    scalars: Mapping[str, Any],
+    *,
+    keep: int,
+    score: float | None = None,
+) -> Checkpoint:
+    """Write a checkpoint, then remove old ones.
 
     Args:
         run_dir: the run's folder.
         update: updates done so far.
-        score: higher is better; `prune` keeps the best. None = not measured.
+        writers: by policy, what fills an empty folder with its state.
+        scalars: the run's own, JSON.
+        keep: newest checkpoints that stay; the one of the best score stays too.
+        score: higher is better; None = not measured.
 
     Raises:
-        CheckpointError: nothing was put in, or the score is not finite.
+        CheckpointError: a scalar or the score is not finite or not JSON, or `keep` is below 1.
     """
-    if score is not None and not math.isfinite(score):
-        raise CheckpointError(f"the score of update {update} is {score}; it must be finite or None")
-    target = folder_of(run_dir, update)
+    if keep < 1:
+        raise CheckpointError(f"keep must be at least 1 checkpoint, got {keep}")
+    target = run_dir / FOLDER / f"update_{update:06d}"
     half = target.with_name(f".{target.name}.half")
     shutil.rmtree(half, ignore_errors=True)  # what a killed run left
-    half.mkdir(parents=True)
     try:
-        yield half
+        for policy, write in writers.items():
+            folder = half / POLICIES / policy
+            folder.mkdir(parents=True)
+            write(folder)
+        half.mkdir(parents=True, exist_ok=True)
+        write_json(half / STATE, scalars)
         seal(half, update, score)
-        old = target.with_name(f".{target.name}.old")
-        shutil.rmtree(old, ignore_errors=True)
-        if target.exists():  # a run that resumed before it, say because it was not intact
-            target.rename(old)
+        # One of this update is there if the run went on from an earlier one, say as it was broken.
+        shutil.rmtree(target, ignore_errors=True)
         half.rename(target)
         flush(target.parent)
-        shutil.rmtree(old, ignore_errors=True)
     finally:
         shutil.rmtree(half, ignore_errors=True)
+    prune(run_dir, keep)
+    return Checkpoint(target, update, scalars, score)
 
 
-def seal(folder: Path, update: int, score: float | None) -> None:
-    """Write the manifest of all files in a folder, and flush them and it to the disk."""
-    files = sorted(path for path in folder.rglob("*") if path.is_file())
-    if not files:
-        raise CheckpointError(f"nothing was put into the checkpoint of update {update}")
-    manifest = {
-        "update": update,
-        "score": score,
-        "files": {
-            path.relative_to(folder).as_posix(): {
-                "sha256": sha256(path),
-                "bytes": path.stat().st_size,
-            }
-            for path in files
-        },
-    }
-    (folder / MANIFEST).write_text(json.dumps(manifest, indent=1))
-    for path in [*files, folder / MANIFEST]:
-        flush(path)
-    for path in {path.parent for path in files} | {folder}:
-        flush(path)
-
-
-def verify(folder: Path) -> int:
-    """Compare every file of a checkpoint with its manifest.
-
-    Returns:
-        The checkpoint's update.
+def load(path: Path) -> Checkpoint:
+    """A checkpoint, once every file has been compared with the manifest.
 
     Raises:
         CheckpointError: naming the file that is missing, cut short or altered, and the checkpoint
             before it that is intact.
     """
-    fault = fault_of(folder)
+    fault = fault_of(path)
     if fault is None:
-        return update_of(folder)
-    earlier = [
-        other for other in all_of(folder.parent.parent) if update_of(other) < update_of(folder)
-    ]
+        manifest = read_json(path / MANIFEST)
+        return Checkpoint(path, manifest["update"], read_json(path / STATE), manifest["score"])
+    earlier = [other for other in all_of(path.parent.parent) if other.name < path.name]
     whole = next((other for other in reversed(earlier) if fault_of(other) is None), None)
     advice = (
-        f"go on from {whole}, which is intact"
+        f"delete {path} to go on from {whole.name}, which is intact"
         if whole is not None
-        else "no earlier checkpoint is intact; start the run anew"
+        else "no earlier checkpoint is intact, start the run anew"
     )
     raise CheckpointError(f"{fault}; {advice}")
 
 
-def fault_of(folder: Path) -> str | None:
-    """What is wrong with a checkpoint, or None."""
-    if not folder.is_dir():
-        return f"no checkpoint at {folder}"
-    try:
-        files = [
-            (folder / name, int(entry["bytes"]), str(entry["sha256"]))
-            for name, entry in read_manifest(folder)["files"].items()
-        ]
-    except (OSError, ValueError, KeyError, AttributeError, TypeError) as error:
-        return f"{folder / MANIFEST} cannot be read ({error})"
-    for path, size, digest in files:
-        if not path.is_file():
-            return f"{path} is missing"
-        if path.stat().st_size < size:
-            return f"{path} is cut short: {path.stat().st_size} of {size} bytes"
-        if sha256(path) != digest:
-            return f"{path} was altered: its SHA-256 is not the manifest's"
-    return None
-
-
-def all_of(run_dir: Path) -> list[Path]:
-    """The checkpoints of a run, oldest first, intact or not."""
-    found = [path for path in (run_dir / FOLDER).glob("update_*") if NAME.fullmatch(path.name)]
-    return sorted(found, key=update_of)
-
-
-def latest(run_dir: Path) -> Path:
-    """The newest checkpoint of a run, verified.
+def latest(run_dir: Path) -> Checkpoint:
+    """The newest checkpoint of a run.
 
     Raises:
         CheckpointError: there is none, or it is not intact; then the message offers the one before.
@@ -146,74 +120,107 @@ def latest(run_dir: Path) -> Path:
     found = all_of(run_dir)
     if not found:
         raise CheckpointError(
-            f"{run_dir} holds no checkpoint; was the run stopped before its first?"
+            f"{run_dir} holds no checkpoint: the run ended before its first, start it anew"
         )
-    verify(found[-1])
-    return found[-1]
+    return load(found[-1])
 
 
-def intact(run_dir: Path) -> Path:
-    """The newest checkpoint of a run that is intact.
+def intact(run_dir: Path) -> Checkpoint:
+    """The newest checkpoint of a run that is intact, whatever happened to those after it.
 
     Raises:
         CheckpointError: there is none.
     """
     found = all_of(run_dir)
-    for folder in reversed(found):
-        if fault_of(folder) is None:
-            return folder
-    raise CheckpointError(f"none of the {len(found)} checkpoints of {run_dir} is intact")
+    for path in reversed(found):
+        if fault_of(path) is None:
+            return load(path)
+    raise CheckpointError(
+        f"none of the {len(found)} checkpoints in {run_dir / FOLDER} is intact; start the run anew"
+    )
 
 
-def prune(run_dir: Path, keep: int) -> list[Path]:
-    """Remove all checkpoints but the newest `keep` and the one of the best score.
+def all_of(run_dir: Path) -> list[Path]:
+    """The folders of a run's checkpoints, oldest first, intact or not."""
+    found = {
+        int(match[1]): path
+        for path in (run_dir / FOLDER).glob("update_*")
+        if (match := NAME.fullmatch(path.name))
+    }
+    return [found[update] for update in sorted(found)]
 
-    Returns:
-        What was removed.
-    """
-    if keep < 1:
-        raise CheckpointError(f"keep must be at least 1 checkpoint, got {keep}")
+
+def fault_of(path: Path) -> str | None:
+    """What is wrong with a checkpoint, or None."""
+    if not path.is_dir():
+        return f"there is no checkpoint at {path}"
+    try:
+        files = [
+            (path / name, int(entry["bytes"]), str(entry["sha256"]))
+            for name, entry in read_json(path / MANIFEST)["files"].items()
+        ]
+    except (OSError, ValueError, KeyError, AttributeError, TypeError) as error:
+        return f"{path / MANIFEST} cannot be read ({error})"
+    for file, size, digest in files:
+        if not file.is_file():
+            return f"{file} is missing"
+        if file.stat().st_size < size:
+            return f"{file} is cut short: {file.stat().st_size} of {size} bytes"
+        if sha256(file) != digest:
+            return f"{file} was altered: its SHA-256 is not the manifest's"
+    return None
+
+
+def prune(run_dir: Path, keep: int) -> None:
+    """Remove all checkpoints but the newest `keep` and the one of the best score."""
     found = all_of(run_dir)
-    scores = {folder: score_of(folder) for folder in found}
+    scores = {path: score_of(path) for path in found}
     best = max(scores.values(), default=-math.inf)
-    spared = next((f for f in reversed(found) if scores[f] == best > -math.inf), None)
-    removed = [folder for folder in found[:-keep] if folder != spared]
-    for folder in removed:
-        shutil.rmtree(folder)
-    return removed
+    spared = next((path for path in reversed(found) if scores[path] == best > -math.inf), None)
+    for path in found[:-keep]:
+        if path != spared:
+            shutil.rmtree(path)
 
 
-def score_of(folder: Path) -> float:
+def score_of(path: Path) -> float:
     """The score a checkpoint was written with; -inf if it has none or cannot be read."""
     try:
-        score = read_manifest(folder)["score"]
+        score = read_json(path / MANIFEST)["score"]
+        return -math.inf if score is None else float(score)
     except (OSError, ValueError, KeyError, TypeError):
         return -math.inf
-    return -math.inf if score is None else float(score)
 
 
-def folder_of(run_dir: Path, update: int) -> Path:
-    """Where the checkpoint of an update is."""
-    return run_dir / FOLDER / f"update_{update:06d}"
+def seal(folder: Path, update: int, score: float | None) -> None:
+    """Write the manifest of all files in a folder, and flush everything to the disk."""
+    files = sorted(path for path in folder.rglob("*") if path.is_file())
+    entries = {
+        path.relative_to(folder).as_posix(): {
+            "bytes": path.stat().st_size,
+            "sha256": sha256(path),
+        }
+        for path in files
+    }
+    write_json(folder / MANIFEST, {"update": update, "score": score, "files": entries})
+    for path in [*folder.rglob("*"), folder]:
+        flush(path)
 
 
-def update_of(folder: Path) -> int:
-    """Which update a checkpoint's folder is of.
+def write_json(path: Path, values: Mapping[str, Any]) -> None:
+    """Write JSON that reads back as the same values.
 
     Raises:
-        CheckpointError: its name is not that of a checkpoint.
+        CheckpointError: a value is not finite or has no JSON form.
     """
-    match = NAME.fullmatch(folder.name)
-    if match is None:
-        raise CheckpointError(
-            f"{folder} is not a checkpoint: its name should be update_000040 or so"
-        )
-    return int(match[1])
+    try:
+        path.write_text(json.dumps(dict(values), indent=1, allow_nan=False))
+    except (TypeError, ValueError) as error:
+        raise CheckpointError(f"{path.name} of a checkpoint cannot be written: {error}") from error
 
 
-def read_manifest(folder: Path) -> dict:
-    """The manifest of a checkpoint, as it was written."""
-    return json.loads((folder / MANIFEST).read_text())
+def read_json(path: Path) -> dict[str, Any]:
+    """What `write_json` wrote."""
+    return json.loads(path.read_text())
 
 
 def sha256(path: Path) -> str:
@@ -223,7 +230,7 @@ def sha256(path: Path) -> str:
 
 
 def flush(path: Path) -> None:
-    """Have the disk hold what was written to a file, or which files a folder holds."""
+    """Have the disk hold what a file, or a folder's list of files, is now."""
     handle = os.open(path, os.O_RDONLY)
     try:
         os.fsync(handle)

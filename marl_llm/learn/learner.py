@@ -288,6 +288,7 @@ class Learner:
     def _culprit(self, live: LiveTurns, objective: Objective) -> str:
         """The first turn whose gradient alone is not finite; leaves no gradients behind."""
         ends = np.cumsum(live.lengths)
+        objective = replace(objective, tolerance=None)
         found = "no single turn"
         for i, pair in enumerate(live.pairs):
             (batch,) = pack([pair], live.temperatures[i : i + 1]).microbatches(1)
@@ -336,7 +337,10 @@ class Step:
 
 
 def statistics(steps: Sequence[Step]) -> dict[str, float]:
-    """Means over the tokens of all steps; the loss and the gradient norm are means over steps."""
+    """Means over the tokens of all steps; loss, gradient norm and rows are means over steps.
+
+    The gap between sampler and trainer is measured on fresh tokens before the first step.
+    """
     if not steps:
         return {"steps": 0.0}
     sums = merge([step.sums for step in steps])
@@ -351,6 +355,6 @@ def statistics(steps: Sequence[Step]) -> dict[str, float]:
         "ratio_max": sums["ratio_max"],
         "entropy": sums["entropy"] / tokens,
         "kl_nats": sums["kl"] / tokens,
-        "sampler_gap": steps[0].sums["gap"] / steps[0].tokens,
+        "sampler_gap": steps[0].sums["gap"] / max(steps[0].sums["fresh"], 1),
         "sampler_gap_max": steps[0].sums["gap_max"],
     }

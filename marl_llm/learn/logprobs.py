@@ -42,7 +42,7 @@ def score(model: nn.Module, batch: Microbatch) -> Scored:
     everything = torch.log_softmax(logits, dim=-1)
     logprobs = everything.gather(1, batch.targets[:, None]).squeeze(1)
     with torch.no_grad():
-        return Scored(logprobs, -(everything.exp() * everything).sum(-1))
+        return Scored(logprobs, torch.special.entr(everything.exp()).sum(-1))
 
 
 def score_all(model: nn.Module, rows: Rows, budget: int) -> Array:

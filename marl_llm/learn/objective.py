@@ -121,6 +121,7 @@ def accumulate(
         "ratio_max": terms.ratio.max(),
         "kl": drift.sum(),
         "entropy": scored.entropy.index_select(0, batch.slot).sum(),
+        "fresh": part.fresh.sum(),
         "gap": gap.sum(),
         "gap_max": gap.max(),
         "moved_max": moved.max(),

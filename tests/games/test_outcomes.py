@@ -76,7 +76,7 @@ def test_spiral_values():
 
 def test_two_offenders_at_once():
     def both(table, scoring, earned=(0.0, 0.0)):
-        payoffs = {i: table.format for i in (0, 1)}
+        payoffs = dict.fromkeys((0, 1), table.format)
         return table.settle(payoffs, earned, {0: 1.0, 1: 1.0}, scoring)
 
     assert both(OutcomeTable(), BOARD) == [0.0, 0.0]  # -1 of the own, +1 of the other's

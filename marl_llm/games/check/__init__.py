@@ -71,17 +71,19 @@ def check_game(
     seeds: Sequence[int] = (0, 1, 2),
     episodes: int = 200,
     make_without_list: Callable[[], TextGame] | None = None,
+    checks: Sequence[Check] = CHECKS,
 ) -> list[Finding]:
-    """Run every check on a game.
+    """Run the checks on a game.
 
     Args:
         make: makes a fresh game; called many times.
         seeds: of the plays that are followed move by move.
         episodes: random plays of the checks that search (draws, wins from each seat, leaks).
         make_without_list: makes the same game without its list of legal actions, if there is such.
+        checks: which; all by default.
 
     Returns:
-        One finding per check, in the order of `CHECKS`.
+        One finding per check, in their order.
 
     Raises:
         GameError: `make` does not make a game at all.
@@ -93,7 +95,7 @@ def check_game(
             "or wrap a PettingZoo or TextArena environment with one of marl_llm.games' adapters"
         )
     trial = Trial(make, make_without_list, tuple(seeds), episodes)
-    return [_run(check, trial) for check in CHECKS]
+    return [_run(check, trial) for check in checks]
 
 
 def _run(check: Check, trial: Trial) -> Finding:

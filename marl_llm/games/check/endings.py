@@ -19,8 +19,9 @@ def ends_in_time(trial: Trial) -> str:
     game, longest = trial.make(), 0
     for seed, steps in plays(game, trial):
         if game.acting() or len(steps) > game.max_turns:
+            end = "not yet over" if game.acting() else "then over"
             raise GameError(
-                f"seed {seed}: {len(steps)} turns and {'not yet' if game.acting() else 'then'} over, "
+                f"seed {seed}: {len(steps)} turns and {end}, "
                 f"max_turns says {game.max_turns}; raise natural_turns or let the rules end it"
             )
         outcomes = game.outcomes()
