@@ -55,27 +55,31 @@ def compose(words: Sequence[str]) -> dict[str, Any]:
             del config["hydra"]
         container = OmegaConf.to_container(config, resolve=True, throw_on_missing=True)
     except (HydraException, OmegaConfBaseException) as error:
-        raise ConfigError(_explain(error, words)) from error
+        raise ConfigError(_explain(error)) from error
     finally:
         GlobalHydra.instance().clear()
     return {"experiment": chosen, **container}  # type: ignore[dict-item]
 
 
 def _expand(word: str) -> list[str]:
+    """Hydra's overrides for one word of ours.
+
+    Values are set by force (``++``), since defaults live in the dataclasses and not in the YAML;
+    whether a key exists is then for the dataclass to say, which knows all of them.
+    """
     key, equals, value = word.partition("=")
     if not equals or not key:
         raise ConfigError(f"expected key=value, got {word!r}")
-    prefix = re.match(r"^[+~]*", key)[0]  # type: ignore[index]
-    bare = key[len(prefix) :]
-    head, _, rest = bare.partition(".")
-    if bare in _groups():
-        _known_choice(bare, value)
+    head, _, rest = key.partition(".")
+    group = key.partition("@")[0]
+    if group in _groups():
+        _known_choice(group, value)
+        if group == "experiment" or "@" in key:
+            return [word]
     if head not in POLICY_GROUPS:
-        return [word]
+        return [f"++{key}={value}"]
     place = f"policies.main.{LOSS_PATH if head == 'loss' else head}"
-    if rest:
-        return [f"{prefix}{place}.{rest}={value}"]
-    return [f"{prefix}{head}@{place}={value}"]
+    return [f"++{place}.{rest}={value}"] if rest else [f"{head}@{place}={value}"]
 
 
 def _groups() -> set[str]:
@@ -88,37 +92,16 @@ def _known_choice(group: str, value: str) -> None:
         raise ConfigError(f"unknown {group} {value!r}; {nearest(value, known)}")
 
 
-def _explain(error: Exception, words: Sequence[str]) -> str:
-    """One sentence for an error of Hydra's, with the nearest key where a key is unknown."""
+def _explain(error: Exception) -> str:
+    """One sentence for an error of Hydra's."""
     text = " ".join(str(error).split())
-    missing = re.search(r"Could not override '([^']+)'", text)
+    missing = re.search(r"Missing mandatory value: (\S+)", text)
     if missing:
-        key = missing[1].lstrip("+~")
-        try:
-            known = _keys(compose([w for w in words if w.startswith("experiment=")]))
-        except ConfigError:
-            known = set()
-        return f"unknown key {key!r}; {nearest(key, _siblings(key, known))}"
-    mandatory = re.search(r"Missing mandatory value: (\S+)", text)
-    if mandatory:
-        return f"{mandatory[1]} has no default and must be given"
+        return f"{missing[1]} has no default and must be given"
+    place = re.search(r"Could not override '([^']+)'", text)
+    if place:
+        return f"{place[1]} is not part of this experiment, so nothing can be chosen for it"
     return text
-
-
-def _keys(config: Mapping[str, Any], prefix: str = "") -> set[str]:
-    found = set()
-    for key, value in config.items():
-        found.add(prefix + str(key))
-        if isinstance(value, Mapping):
-            found |= _keys(value, f"{prefix}{key}.")
-    return found
-
-
-def _siblings(key: str, known: set[str]) -> set[str]:
-    """The known keys at the place of an unknown one, or all if that place is unknown too."""
-    parent = key.rpartition(".")[0]
-    near = {name for name in known if name.rpartition(".")[0] == parent}
-    return near or known
 
 
 def build(node: Any, *, allowed: tuple[str, ...] = ("marl_llm",)) -> Any:

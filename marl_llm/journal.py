@@ -115,6 +115,9 @@ class Journal:
             for key, value in lesson.stats.items():
                 part, _, quantity = key.partition("/")
                 metrics[f"{part}/{policy}/{quantity}"] = value
+            taken = lesson.stats.get("learn/seconds", 0.0)
+            if taken > 0:
+                metrics[f"learn/{policy}/tokens_per_second"] = lesson.stats["learn/tokens"] / taken
         metrics["run/all/update_seconds"] = now - self._update_began
         metrics["run/all/tokens_per_second"] = self._tokens / max(now - self._began, 1e-9)
         self._metrics.log(update, metrics)
@@ -136,8 +139,8 @@ class Journal:
         """The policies were measured."""
         self._metrics.log(update, measurement.metrics)
         self._view.update(update, measurement.metrics)
-        for game, table in measurement.tables.items():
-            path = self._dir / POLICIES / f"{game}_update_{update:06d}.json"
+        for game, table in measurement.policies.items():
+            path = self._dir / POLICIES / f"update_{update:06d}.json"
             path.parent.mkdir(exist_ok=True)
             replace_text(path, json.dumps(table.as_json()))
         self.summarise(update, "running")
@@ -166,6 +169,7 @@ class Journal:
             "status": status,
             "games": list(self._run.games),
             "peak_memory_gb": peak_memory_gb(),
+            "references": dict(self._run.evaluation.references),
         }
         judged = headline(rows)
         if judged is not None:

@@ -72,11 +72,12 @@ class Evaluation:
     every: int = 10  # updates between two evaluations; the start and the end are always measured
     seat: str = "self"  # who is evaluated
     nash_conv: tuple[str, ...] = ()  # games whose exact NashConv is computed
+    thought: Literal["sampled", "fixed", "none"] = "sampled"  # what stands before a scored action
     thoughts: int = 8  # sampled per information state
     panel: Mapping[str, Player] = field(default_factory=dict)  # scripted opponents, by name
     games: tuple[str, ...] = ()  # of the matches; () = the games of the run
     pairs: int = 100  # deals per opponent and game, each played from both seats
-    headline: str = ""  # key of the metric that the summary and the picture show
+    references: Mapping[str, float] = field(default_factory=dict)  # lines in the picture
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

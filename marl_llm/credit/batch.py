@@ -280,7 +280,7 @@ def from_episodes(episodes: Sequence[Episode], policy: str) -> TurnBatch:
         shaping=shaping,
         terminated=last & ended,
         truncated=last & ~ended,
-        version=_integers(min((v for v, _, _ in turn.versions), default=0) for turn in turns),
+        version=_integers(min(turn.versions, default=(0, 0, 0))[0] for turn in turns),
         state_key=state,
         action_key=action,
         offsets=np.concatenate(([0], np.cumsum(_integers(len(turn.ids) for turn in turns)))),

@@ -222,6 +222,36 @@ def _slices(
     return slices
 
 
+@dataclass(frozen=True, slots=True)
+class _Sheet:
+    """What the contender got, one row per pair and one column per seat of its."""
+
+    scores: np.ndarray
+    returns: np.ndarray
+    own: np.ndarray  # bool: it forfeited
+    others: np.ndarray  # bool: another forfeited
+    kinds: np.ndarray  # its outcome's name
+
+    @classmethod
+    def of(cls, seated: Sequence[Sequence[tuple[Episode, str]]]) -> _Sheet:
+        """The sheet of these games: episode and seat of the contender, by pair."""
+        outcomes = [[episode.outcomes[agent] for episode, agent in row] for row in seated]
+        return cls(
+            scores=np.array([[SCORE[outcome] for outcome in row] for row in outcomes]),
+            returns=np.array(
+                [[episode.returns[agent] for episode, agent in row] for row in seated]
+            ),
+            own=np.array([[outcome in FORFEITS for outcome in row] for row in outcomes]),
+            others=np.array([[_others_forfeited(*game) for game in row] for row in seated]),
+            kinds=np.array([[outcome.value for outcome in row] for row in outcomes]),
+        )
+
+    def seat(self, index: int) -> _Sheet:
+        """One column alone."""
+        columns = (self.scores, self.returns, self.own, self.others, self.kinds)
+        return _Sheet(*(column[:, [index]] for column in columns))
+
+
 def _match(
     game: str,
     agents: tuple[str, ...],
@@ -230,7 +260,7 @@ def _match(
     episodes: Sequence[Episode],
     seed: int,
 ) -> Match:
-    """Scores of one match. Arrays are [pairs, seats of the contender]."""
+    """The result of one match from its episodes, in the order of its plans."""
     if opponent == contender:  # one game per deal, the contender in every seat of it
         seated = [[(episode, agent) for agent in agents] for episode in episodes]
     else:
@@ -239,26 +269,16 @@ def _match(
             list(zip(episodes[start : start + count], agents, strict=True))
             for start in range(0, len(episodes), count)
         ]
-    outcomes = [[episode.outcomes[agent] for episode, agent in row] for row in seated]
-    scores = np.array([[SCORE[outcome] for outcome in row] for row in outcomes])
-    returns = np.array([[episode.returns[agent] for episode, agent in row] for row in seated])
-    own = np.array([[outcome in FORFEITS for outcome in row] for row in outcomes])
-    others = np.array(
-        [[_others_forfeited(episode, agent) for episode, agent in row] for row in seated]
-    )
-    kinds = np.array([[str(outcome) for outcome in row] for row in outcomes])
+    sheet = _Sheet.of(seated)
     return Match(
         game=game,
         contender=contender,
         opponent=opponent,
         pairs=len(seated),
-        pooled=_tally(scores, returns, own, others, kinds, seed),
-        seats={
-            agent: _tally(*(a[:, [i]] for a in (scores, returns, own, others, kinds)), seed)
-            for i, agent in enumerate(agents)
-        },
-        pair_scores=tuple(scores.mean(1).tolist()),
-        pair_returns=tuple(returns.mean(1).tolist()),
+        pooled=_tally(sheet, seed),
+        seats={agent: _tally(sheet.seat(i), seed) for i, agent in enumerate(agents)},
+        pair_scores=tuple(sheet.scores.mean(1).tolist()),
+        pair_returns=tuple(sheet.returns.mean(1).tolist()),
     )
 
 
@@ -266,24 +286,17 @@ def _others_forfeited(episode: Episode, agent: str) -> bool:
     return any(outcome in FORFEITS for other, outcome in episode.outcomes.items() if other != agent)
 
 
-def _tally(
-    scores: np.ndarray,
-    returns: np.ndarray,
-    own: np.ndarray,
-    others: np.ndarray,
-    kinds: np.ndarray,
-    seed: int,
-) -> Tally:
+def _tally(sheet: _Sheet, seed: int) -> Tally:
     """A row is a unit: its mean is one value of the bootstrap."""
-    clean = ~(own | others).any(1)
+    clean = ~(sheet.own | sheet.others).any(1)
     return Tally(
-        games=scores.size,
-        score=_interval(scores.mean(1), seed, bounds=(0.0, 1.0)),
-        returns=_interval(returns.mean(1), seed),
-        returns_without_forfeits=_interval(returns[clean].mean(1), seed),
-        outcomes=dict(sorted(Counter(kinds.ravel().tolist()).items())),
-        forfeits=float(own.mean()),
-        opponent_forfeits=float(others.mean()),
+        games=sheet.scores.size,
+        score=_interval(sheet.scores.mean(1), seed, bounds=(0.0, 1.0)),
+        returns=_interval(sheet.returns.mean(1), seed),
+        returns_without_forfeits=_interval(sheet.returns[clean].mean(1), seed),
+        outcomes=dict(sorted(Counter(sheet.kinds.ravel().tolist()).items())),
+        forfeits=float(sheet.own.mean()),
+        opponent_forfeits=float(sheet.others.mean()),
     )
 
 

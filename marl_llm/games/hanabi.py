@@ -1,15 +1,16 @@
 """Hanabi: a team builds fireworks from cards that each player holds but cannot see.
 
-    Lives: 3. Hints left: 2. Cards in the deck: 1.
-    Fireworks: red 0, yellow 1.
-    Your cards, unseen, as far as hints tell: 1 is red, 1 or 2; 2 is any colour, 1; 3 is unknown.
-    player_0 holds: yellow 1 (knows: unknown), red 1 (knows: red, 1 or 2), red 2 (knows: unknown).
+    Lives: 3. Hints left: 1. Cards in the deck: 1.
+    Fireworks: red 1, yellow 0.
+    Your cards, unseen, as far as hints tell: 1 is yellow, 1; 2 is yellow, 1; 3 is any colour, 2.
+    player_0 holds: red 1 (knows: unknown), yellow 1 (knows: unknown), red 2 (knows: unknown).
     Discards: none.
-    So far: player_0 hint red (cards 1 3), you play 1 (yellow 1, fits).
-    Legal actions: discard 1, discard 2, discard 3, play 1, play 2, play 3, hint red, hint 1.
+    So far: player_0 hint red (cards 1), you play 1 (red 1, fits), player_0 hint 1 (cards 1 2).
+    Legal actions: discard 1, discard 2, discard 3, play 1, play 2, play 3, hint red,
+    hint yellow, hint 1, hint 2.
 
 In brief, fireworks, hints, the own cards with "?" for what is not known, and the others' cards:
-``red 0 yellow 1 hints 2 mine red ? ? 1 ? ? theirs yellow 1 red 1 red 2``.
+``red 1 yellow 0 hints 1 mine yellow 1 yellow 1 ? 2 theirs red 1 yellow 1 red 2``.
 """
 
 from __future__ import annotations
@@ -29,7 +30,9 @@ from marl_llm.games.outcomes import OutcomeTable, Scoring
 from marl_llm.types import Outcome
 
 COLOURS = {"R": "red", "Y": "yellow", "G": "green", "W": "white", "B": "blue"}
-CARD = re.compile(r"(?P<card>..) \|\| ..\|(?P<colours>[A-Z]+)(?P<ranks>\d+)")
+CARDS = {f"{letter}{rank}": f"{colour} {rank}" for letter, colour in COLOURS.items()
+         for rank in range(1, 6)}  # fmt: skip
+HELD = re.compile(r"(?P<card>..) \|\| ..\|(?P<colours>[A-Z]+)(?P<ranks>\d+)")
 
 
 @dataclass(frozen=True, slots=True)
@@ -235,34 +238,32 @@ def _words(told: str, player: int, size: Size) -> tuple[str, str]:
     cards, tail = rest.split("\nDeck size: ")
     lives, hints, piles = (line.split(": ")[1].strip() for line in head.splitlines())
     left, _, discards = tail.partition("\nDiscards:")
-    hands = [CARD.findall(hand) for hand in cards.split("-----\n")]
+    hands = [HELD.findall(hand) for hand in cards.split("-----\n")]
+    full = (size.colours, size.ranks)
     seats = [(player + i) % size.players for i in range(size.players)]  # hands start with one's own
     fireworks = [f"{COLOURS[pile[0]]} {pile[1:]}" for pile in piles.split()]
-    own = [f"{i} is {_known(size, *hand[1:])}" for i, hand in enumerate(hands[0], start=1)]
+    own = [f"{i} is {_known(*full, *hand[1:])}" for i, hand in enumerate(hands[0], start=1)]
     lines = [
         f"Lives: {lives}. Hints left: {hints}. Cards in the deck: {left}.",
         f"Fireworks: {', '.join(fireworks)}.",
         f"Your cards, unseen, as far as hints tell: {'; '.join(own)}.",
     ]
     for seat, hand in zip(seats[1:], hands[1:], strict=True):
-        held = [f"{_card(card)} (knows: {_known(size, *known)})" for card, *known in hand]
+        held = [f"{CARDS[card]} (knows: {_known(*full, *known)})" for card, *known in hand]
         lines.append(f"player_{seat} holds: {', '.join(held)}.")
-    thrown = ", ".join(_card(card) for card in discards.split()) or "none"
-    moves = ", ".join(_said(line, player) for line in said.splitlines()) or "nothing"
+    thrown = ", ".join(CARDS[card] for card in discards.split()) or "none"
+    moves = ", ".join([_said(line, player) for line in said.splitlines()]) or "nothing"
     lines += [f"Discards: {thrown}.", f"So far: {moves}."]
     mine = [_only(colours, COLOURS) + " " + _only(ranks, None) for _, colours, ranks in hands[0]]
-    theirs = [" ".join(("theirs", *(_card(card) for card, *_ in hand))) for hand in hands[1:]]
+    theirs = [" ".join(("theirs", *(CARDS[card] for card, *_ in hand))) for hand in hands[1:]]
     brief = " ".join((*fireworks, f"hints {hints} mine", *mine, *theirs))
     return "\n".join(lines), brief
 
 
-def _card(card: str) -> str:
-    return f"{COLOURS[card[0]]} {card[1]}"
-
-
-def _known(size: Size, colours: str, ranks: str) -> str:
-    """What hints leave possible of a card."""
-    any_colour, any_rank = len(colours) == size.colours, len(ranks) == size.ranks
+@lru_cache(maxsize=4096)
+def _known(all_colours: int, all_ranks: int, colours: str, ranks: str) -> str:
+    """What hints leave possible of a card, of so many colours and ranks."""
+    any_colour, any_rank = len(colours) == all_colours, len(ranks) == all_ranks
     if any_colour and any_rank:
         return "unknown"
     colour = "any colour" if any_colour else " or ".join(COLOURS[letter] for letter in colours)
@@ -275,10 +276,11 @@ def _only(possible: str, words: Mapping[str, str] | None) -> str:
     return words[possible] if words else possible
 
 
+@lru_cache(maxsize=65536)  # the same few lines come back in every later text of an episode
 def _said(line: str, player: int) -> str:
     seat, action, shown = line.split("|")
     who = "you" if int(seat) == player else f"player_{seat}"
     if action.startswith("hint"):
         return f"{who} {action} (cards {shown})"
     fits = {"+": ", fits", "-": ", does not fit"}.get(shown[-1], "")
-    return f"{who} {action} ({_card(shown[:2])}{fits})"
+    return f"{who} {action} ({CARDS[shown[:2]]}{fits})"

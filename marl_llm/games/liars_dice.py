@@ -1,7 +1,7 @@
 """Liar's dice for two players: hidden dice, rising bids, one challenge.
 
     Your dice: 4. Bids so far: you 1x4, opponent 1x5.
-    Legal actions: 1x6, liar.
+    Legal actions: 1x6, 2x1, 2x2, 2x3, 2x4, 2x5, 2x6, liar.
 
 In brief: ``4 1x4 1x5``. A bid "2x5" claims that at least two of all dice show a five.
 """

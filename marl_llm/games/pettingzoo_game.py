@@ -40,8 +40,13 @@ from marl_llm.types import Outcome
 class TextCodec(Protocol):
     """What a PettingZoo environment needs to be played in words."""
 
-    rules: str  # in words, with the names or the form of the actions
-    actions: Sequence[str]  # names, index = the environment's action; empty = free text
+    @property
+    def rules(self) -> str:
+        """The rules in words, with the form of the actions where they are free text."""
+
+    @property
+    def actions(self) -> Sequence[str]:
+        """Action names, index = the environment's action; empty = free text."""
 
     def words(self, player: int, observation: Any) -> tuple[str, str]:
         """The text and the brief of what this player sees."""

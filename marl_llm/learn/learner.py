@@ -356,5 +356,5 @@ def statistics(steps: Sequence[Step]) -> dict[str, float]:
         "entropy": sums["entropy"] / tokens,
         "kl_nats": sums["kl"] / tokens,
         "sampler_gap": steps[0].sums["gap"] / max(steps[0].sums["fresh"], 1),
-        "sampler_gap_max": steps[0].sums["gap_max"],
+        "sampler_gap_max": steps[0].sums["off_max"],
     }

@@ -42,7 +42,8 @@ def score(model: nn.Module, batch: Microbatch) -> Scored:
     everything = torch.log_softmax(logits, dim=-1)
     logprobs = everything.gather(1, batch.targets[:, None]).squeeze(1)
     with torch.no_grad():
-        return Scored(logprobs, torch.special.entr(everything.exp()).sum(-1))
+        # A barred id has log π = -inf, and 0 × -inf is not 0.
+        return Scored(logprobs, -(everything.exp() * everything.clamp_min(-100.0)).sum(-1))
 
 
 def score_all(model: nn.Module, rows: Rows, budget: int) -> Array:

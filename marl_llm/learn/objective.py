@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from marl_llm.errors import TrainingError
 from marl_llm.learn.live import LiveTurns
 from marl_llm.learn.logprobs import score
-from marl_llm.learn.losses import PolicyLoss
+from marl_llm.learn.losses import PolicyLoss, Terms
 from marl_llm.learn.reference import k2, k3, ratio_k3
 from marl_llm.learn.rows import Array, Microbatch
 
@@ -62,6 +62,30 @@ class Objective:
             tolerance=tolerance,
         )
 
+    def terms(self, logprobs: Tensor, before: Tensor, lengths: Tensor) -> tuple[Terms, Tensor]:
+        """The loss's terms, and ℓ + c · kl per token, [M].
+
+        Args:
+            logprobs: [M] current, with gradient.
+            before: [M] the trainer's before this update. Tokens of an older version are corrected
+                from what they were sampled with instead.
+            lengths: [N] tokens per turn.
+        """
+        old = torch.where(self.fresh, before, self.sampler)
+        terms = self.loss.terms(logprobs, old, self.advantages, lengths)
+        if self.reference is None or self.kl_form == "reward":
+            return terms, terms.loss
+        if self.kl_form == "k2":
+            kl = k2(logprobs, self.reference)
+        else:
+            kl = ratio_k3(logprobs, old, self.reference)
+        return terms, terms.loss + self.kl_coefficient * kl
+
+    def distances(self, current: Tensor, before: Tensor) -> Tensor:
+        """How far a fresh token's log-prob is from the two others, [M] nats; 0 before any step."""
+        off = torch.maximum((current - self.sampler).abs(), (current - before).abs())
+        return torch.where(self.fresh, off, torch.zeros_like(off))
+
     def take(self, tokens: Tensor) -> Objective:
         """The objective of some of the tokens."""
         return replace(
@@ -90,30 +114,21 @@ def accumulate(
         Sums over the micro-batch's tokens, and maxima where the name ends in ``_max``.
 
     Raises:
-        TrainingError: a log-prob or a term is not finite, or a ratio that must be one is not. No
-            gradient was added then.
+        TrainingError: a log-prob or a term is not finite, or a ratio that must be one is not; the
+            micro-batch's gradient was not added then.
     """
     part = objective.take(batch.tokens)
     scored = score(model, batch)
     logprobs = scored.logprobs.index_select(0, batch.slot)
     current = logprobs.detach()
-    # What an older version sampled is corrected from what it was sampled with.
     before = current if part.old is None else part.old
-    old = torch.where(part.fresh, before, part.sampler)
-    terms = part.loss.terms(logprobs, old, part.advantages, batch.lengths)
-    per_token = terms.loss
+    terms, per_token = part.terms(logprobs, before, batch.lengths)
+    value = (part.weights * per_token).sum()
+
+    off = part.distances(current, before)
     drift = torch.zeros_like(current)
     if part.reference is not None:
         drift = k3(current, part.reference)
-        if part.kl_form == "k2":
-            per_token = per_token + part.kl_coefficient * k2(logprobs, part.reference)
-        elif part.kl_form == "ratio_k3":
-            kl = ratio_k3(logprobs, old, part.reference)
-            per_token = per_token + part.kl_coefficient * kl
-    value = (part.weights * per_token).sum()
-
-    gap = (current - part.sampler).abs() * part.fresh
-    moved = (current - before).abs() * part.fresh
     numbers = {
         "objective": value.detach(),
         "clipped": terms.clipped.sum(),
@@ -122,17 +137,16 @@ def accumulate(
         "kl": drift.sum(),
         "entropy": scored.entropy.index_select(0, batch.slot).sum(),
         "fresh": part.fresh.sum(),
-        "gap": gap.sum(),
-        "gap_max": gap.max(),
-        "moved_max": moved.max(),
+        "gap": ((current - part.sampler).abs() * part.fresh).sum(),
+        "off_max": off.max(),
         "broken": (~torch.isfinite(current + per_token.detach())).sum(),
     }
     values = torch.stack([number.double() for number in numbers.values()]).tolist()  # one sync
     found = dict(zip(numbers, values, strict=True))
     if found["broken"]:
         blame_number(current, per_token.detach(), batch.tokens, who)
-    if part.tolerance is not None and max(found["gap_max"], found["moved_max"]) > part.tolerance:
-        blame_ratio(current, part, torch.maximum(gap, moved), batch.tokens, who)
+    if part.tolerance is not None and found["off_max"] > part.tolerance:
+        blame_ratio(current, part, off, batch.tokens, who)
     value.backward()
     return found
 

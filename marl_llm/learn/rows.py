@@ -68,11 +68,6 @@ class Rows:
     slot_target: Array  # [S] int: that token
     slot_temperature: Array  # [S] float32
 
-    @property
-    def input_tokens(self) -> int:
-        """Unpadded tokens that pass through the model; a row's last token predicts nothing."""
-        return sum(len(row) - 1 for row in self.ids)
-
     def microbatches(self, budget: int) -> list[Microbatch]:
         """Rows of similar length in groups whose padded size is at most `budget` tokens.
 

@@ -36,7 +36,8 @@ class FitSettings:
     micro_tokens: int = 8192  # padded tokens that pass through the model at once
 
     def __post_init__(self) -> None:
-        check_schedule(self.schedule, self.warmup, self.steps, self.lr_floor)
+        # A trial of a few steps may end before its warm-up does.
+        check_schedule(self.schedule, self.warmup, max(self.steps, self.warmup + 1), self.lr_floor)
         if min(self.steps, self.batch, self.micro_tokens) < 1:
             raise ConfigError(
                 "steps, batch and micro_tokens must be at least 1, got "

@@ -71,9 +71,10 @@ class LiveView:
         drawable = self._console.is_terminal and not self._console.is_dumb_terminal
         self._live: Live | None = None
         if drawable and not self._console.options.ascii_only:
-            # Once a second, so that the clock goes on through an update that takes long.
+            # Drawn by the clock: an update that takes long does not stop it, and a thousand short
+            # ones do not pay for a thousand drawings (some milliseconds each).
             self._live = Live(
-                console=self._console, get_renderable=self.render, refresh_per_second=1
+                console=self._console, get_renderable=self.render, refresh_per_second=2
             )
 
     def __enter__(self) -> Self:
@@ -119,9 +120,7 @@ class LiveView:
         self._game = game or self._game
         if not self._marks or update > self._marks[-1][0]:
             self._marks = [*self._marks[:1], (update, self._clock())]
-        if self._live:
-            self._live.refresh()
-        elif update % self._every == 0 or update == self._run.updates:
+        if self._live is None and (update % self._every == 0 or update == self._run.updates):
             self._line(self._plain(update))
 
     def seconds_left(self) -> float | None:
@@ -140,13 +139,14 @@ class LiveView:
         run = self._run
         title = Text.assemble((run.experiment, "bold"), f"  seed {run.seed}")
         table = Table.grid(padding=(0, 2))
-        for justify in ("left", "right", "left", "left"):
+        for justify in ("left", "right", "left"):
             table.add_column(justify=justify, no_wrap=True)
         judged = headline([self._latest])
         for item in shown([self._latest]):
             value = self._latest[item.key]
             if value is not None:
-                table.add_row(*self._cells(item, value, is_headline=item == judged))
+                for row in self._rows(item, value, is_headline=item == judged):
+                    table.add_row(*row)
         parts: list[RenderableType] = [self._progress(), "", table]
         if self._game:
             line = Text.assemble(("last game  ", "dim"), printable(self._game))
@@ -176,20 +176,21 @@ class LiveView:
         )
         return grid
 
-    def _cells(self, item: Shown, value: float, is_headline: bool) -> tuple[Text, ...]:
-        """Label, value, its way here, and a remark."""
+    def _rows(self, item: Shown, value: float, is_headline: bool) -> list[tuple[Text, ...]]:
+        """Label, value and its way here; under the headline, the best value so far."""
         history = self._history.get(item.key, [])
         style = "bold" if is_headline else ""
-        remark = ""
+        rows: list[tuple[Text, ...]] = [
+            (
+                Text(item.label, style or "dim"),
+                Text(with_interval(item, self._latest, value), style),
+                Text(sparkline(history, SPARK_WIDTH), "cyan"),
+            )
+        ]
         if is_headline and len(history) > 1:
             best = (min if item.quantity.better == "lower" else max)(history)
-            remark = f"best {item.quantity.number(best)}, first {item.quantity.number(history[0])}"
-        return (
-            Text(item.label, style or "dim"),
-            Text(with_interval(item, self._latest, value), style),
-            Text(sparkline(history, SPARK_WIDTH), "cyan"),
-            Text(remark, "dim"),
-        )
+            rows.append((Text("  best so far", "dim"), Text(item.quantity.text(best)), Text()))
+        return rows
 
     def _plain(self, update: int) -> str:
         parts = [f"update {update}/{self._run.updates}"]

@@ -5,10 +5,12 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 import torch
+from huggingface_hub import HfApi
+from huggingface_hub.errors import HFValidationError, RepositoryNotFoundError
+from safetensors import SafetensorError
 from transformers import (
     AutoConfig,
     AutoModelForCausalLM,
@@ -40,13 +42,15 @@ def load_model(
             network, no such device, a dtype that the device does not do, or no memory.
     """
     number_type, place = dtype_of(dtype, device), device_of(device)
-    source = _source(name_or_path)
+    folder = _folder(name_or_path)
+    source = name_or_path if folder is None else str(folder)
+    local = folder is not None or not _on_hub(name_or_path)
     try:
-        config = AutoConfig.from_pretrained(source)
-        tokenizer = AutoTokenizer.from_pretrained(source)
+        config = AutoConfig.from_pretrained(source, local_files_only=local)
+        tokenizer = AutoTokenizer.from_pretrained(source, local_files_only=local)
     except (OSError, ValueError, KeyError) as error:
-        raise ModelError(_explain(name_or_path, error)) from error
-    model = _weights(name_or_path, source, config, number_type)
+        raise ModelError(_explain(name_or_path, local, error)) from error
+    model = _weights(name_or_path, source, config, number_type, local)
     if len(tokenizer) > model.get_input_embeddings().weight.shape[0]:
         raise ModelError(
             f"the tokenizer of {name_or_path!r} has {len(tokenizer)} tokens but the model only "
@@ -107,8 +111,8 @@ def device_of(device: str) -> torch.device:
     return place
 
 
-def _source(name_or_path: str) -> str:
-    """The folder, checked, or the name as it is."""
+def _folder(name_or_path: str) -> Path | None:
+    """The model's folder, checked, or None if this is a name on the hub."""
     path = Path(name_or_path).expanduser()
     if path.exists():
         if not (path / "config.json").is_file():
@@ -118,21 +122,43 @@ def _source(name_or_path: str) -> str:
             )
         if not any(path.glob("*.safetensors")) and not any(path.glob("*.bin")):
             raise ModelError(f"{name_or_path} holds a config.json but no weights (*.safetensors)")
-        return str(path)
+        return path
     if name_or_path.startswith(("/", ".", "~")) or name_or_path.count("/") > 1:
         raise ModelError(f"there is no model at {name_or_path}; is the path right?")
-    return name_or_path
+    return None
+
+
+def _on_hub(name: str) -> bool:
+    """Whether the hub answers for this name; if not, files fetched before may still do.
+
+    Asked first, because transformers would retry each of a dozen files for most of a minute.
+    """
+    try:
+        HfApi().model_info(name, timeout=10)
+    except (RepositoryNotFoundError, HFValidationError) as error:
+        raise ModelError(
+            f"there is no model {name!r}, neither a folder nor on the Hugging Face hub; check the "
+            "spelling, and log in if it is private"
+        ) from error
+    except Exception:  # of the HTTP library, whichever it is
+        return False
+    return True
 
 
 def _weights(
-    name: str, source: str, config: PreTrainedConfig, dtype: torch.dtype
+    name: str, source: str, config: PreTrainedConfig, dtype: torch.dtype, local: bool
 ) -> PreTrainedModel:
     try:
         model, report = AutoModelForCausalLM.from_pretrained(
-            source, config=config, dtype=dtype, attn_implementation="sdpa", output_loading_info=True
+            source,
+            config=config,
+            dtype=dtype,
+            attn_implementation="sdpa",
+            output_loading_info=True,
+            local_files_only=local,
         )
-    except (OSError, ValueError, RuntimeError, ImportError) as error:
-        raise ModelError(_explain(name, error)) from error
+    except (OSError, ValueError, RuntimeError, ImportError, SafetensorError) as error:
+        raise ModelError(_explain(name, local, error)) from error
     # transformers would fill these with random numbers and only warn
     missing = sorted(report["missing_keys"]) + sorted(map(str, report["mismatched_keys"]))
     if missing:
@@ -143,23 +169,21 @@ def _weights(
     return model
 
 
-def _explain(name: str, error: Exception) -> str:
+def _explain(name: str, local: bool, error: Exception) -> str:
     """One sentence for what transformers says in many."""
     text = " ".join(str(error).split())
     if "Unrecognized configuration class" in text:
         return f"{name!r} is not a causal language model; use a decoder-only text model"
     if "scaled_dot_product_attention" in text:
         return f"{name!r} has no sdpa attention in transformers; use another architecture"
-    if isinstance(error, json.JSONDecodeError) or "not a valid JSON" in text:
-        return f"a JSON file of {name!r} is cut short or altered; download or save it again"
     if Path(name).expanduser().exists():
-        return f"the model at {name} cannot be loaded: {text}"
-    if "is not a local folder and is not a valid model identifier" in text:
         return (
-            f"there is no model {name!r}, neither a folder nor on the Hugging Face hub; check the "
-            "spelling, and log in if it is private"
+            f"the model at {name} cannot be loaded ({text[:200]}); if a file was cut short or "
+            "altered, copy or save the model again"
         )
-    return (
-        f"model {name!r} cannot be fetched from the Hugging Face hub ({text[:160]}); check the "
-        "network, or give the path of a folder that holds it"
-    )
+    if local:
+        return (
+            f"model {name!r} was not fetched before and the Hugging Face hub does not answer; "
+            "check the network, or give the path of a folder that holds the model"
+        )
+    return f"model {name!r} cannot be fetched from the Hugging Face hub ({text[:200]}); try again"

@@ -37,6 +37,9 @@ class Known:
     parent: int  # serial of the last full block, 0 = the root
 
 
+NOTHING = Known(0, (), 0)
+
+
 class PrefixCache:
     """A bounded pool of blocks and the tree over them."""
 
@@ -64,7 +67,7 @@ class PrefixCache:
     def find(self, ids: Ids) -> Known:
         """What is known of a sequence: full blocks from its start, and its last, shorter block."""
         if not self._nodes:
-            return Known(0, (), 0)
+            return NOTHING
         path, parent = self._path(ids)
         tokens = min(BLOCK * len(path), len(ids))
         self._touch([key for key, _ in path])

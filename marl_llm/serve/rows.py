@@ -1,7 +1,8 @@
 """The requests that are being decoded, one per slot: numbers as columns, the rest as records.
 
-Rows 0 .. n-1 are active and lie in slots 0 .. n-1, without holes, so that a step feeds a plain
-slice and costs what its active rows cost. A finished row's place is taken by the last one.
+Rows 0 .. n-1 are active and lie in slots 0 .. n-1, without holes, so that a pass feeds plain slices
+and costs what its active rows cost. A finished row's place is taken by one from the end. What every
+step touches is in columns, so that a step does no work in Python per row.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from marl_llm.serve.prefix_cache import Ids
 from marl_llm.serve.stop_strings import StopScan
 from marl_llm.types import Completion, Finish, Request
 
@@ -19,6 +21,7 @@ COLUMNS = np.dtype(
         ("length", np.int64),  # tokens whose keys and values are in the slot
         ("token", np.int64),  # the one to be fed next
         ("count", np.int64),  # tokens sampled so far
+        ("limit", np.int64),  # tokens that may be sampled
         ("seed", np.int64),
         ("temperature", np.float64),
         ("top_k", np.int64),
@@ -30,56 +33,80 @@ COLUMNS = np.dtype(
 
 @dataclass(slots=True)
 class Row:
-    """One request on its way."""
+    """What a row is besides its numbers."""
 
     request: Request
     limit: int  # tokens that may be sampled: max_tokens, or what the context leaves
     version: int  # of the weights when it came in
-    stops: StopScan | None
-    ids: list[int] = field(default_factory=list)
-    logprobs: list[float] = field(default_factory=list)
+    stops: StopScan | None = None
     changes: list[tuple[int, int]] = field(default_factory=list)  # (tokens before, new version)
 
     def full(self) -> Finish:
         """Why a row ends that has sampled all it may."""
         return Finish.LENGTH if self.limit == self.request.sampling.max_tokens else Finish.CONTEXT
 
-    def completion(self, finish: Finish) -> Completion:
+    def completion(self, ids: list[int], logprobs: list[float], finish: Finish) -> Completion:
         """What goes back to the caller."""
         starts = [(0, self.version), *self.changes]
-        ends = [start for start, _ in self.changes] + [len(self.ids)]
+        ends = [start for start, _ in self.changes] + [len(ids)]
         spans = tuple(
             (version, start, end)
             for (start, version), end in zip(starts, ends, strict=True)
             if end > start
         )
-        return Completion(self.request.id, tuple(self.ids), tuple(self.logprobs), spans, finish)
+        return Completion(self.request.id, tuple(ids), tuple(logprobs), spans, finish)
 
 
 class Rows:
     """All active rows."""
 
     def __init__(self, capacity: int) -> None:
-        self.columns = np.zeros(capacity, COLUMNS)
         self.records: list[Row] = []
+        self._columns = np.zeros(capacity, COLUMNS)
+        self._ids = np.zeros((capacity, 0), np.int64)
+        self._logprobs = np.zeros((capacity, 0), np.float32)
 
     def __len__(self) -> int:
         return len(self.records)
 
     @property
-    def active(self) -> np.ndarray:
+    def columns(self) -> np.ndarray:
         """Columns of the active rows (a view)."""
-        return self.columns[: len(self.records)]
+        return self._columns[: len(self.records)]
 
-    def add(self, row: Row) -> None:
-        """Take the next slot, whose keys and values are those of the prompt but its last token."""
-        request, sampling = row.request, row.request.sampling
+    def add(self, row: Row, length: int) -> None:
+        """Take the next slot, which holds `length` tokens of the prompt."""
+        request, sampling, place = row.request, row.request.sampling, len(self.records)
         deadline = math.inf if request.deadline is None else request.deadline
-        self.columns[len(self.records)] = (
-            len(request.prompt_ids) - 1, request.prompt_ids[-1], 0, _int64(request.seed),
+        self._columns[place] = (
+            length, request.prompt_ids[-1], 0, row.limit, _int64(request.seed),
             sampling.temperature, sampling.top_k, sampling.top_p, deadline,
         )  # fmt: skip
+        if row.limit > self._ids.shape[1]:
+            more = ((0, 0), (0, row.limit - self._ids.shape[1]))
+            self._ids, self._logprobs = np.pad(self._ids, more), np.pad(self._logprobs, more)
         self.records.append(row)
+
+    def append(self, tokens: np.ndarray, logprobs: np.ndarray) -> None:
+        """Add a sampled token to every row."""
+        columns, every = self.columns, np.arange(len(self.records))
+        self._ids[every, columns["count"]] = tokens
+        self._logprobs[every, columns["count"]] = logprobs
+        columns["token"] = tokens
+        columns["count"] += 1
+
+    def completion(self, place: int, finish: Finish) -> Completion:
+        """What goes back to the caller of a row."""
+        count = int(self._columns["count"][place])
+        return self.records[place].completion(
+            self._ids[place, :count].tolist(), self._logprobs[place, :count].tolist(), finish
+        )
+
+    def held(self, place: int) -> Ids:
+        """The tokens whose keys and values are in a row's slot."""
+        row, prompt = self._columns[place], self.records[place].request.prompt_ids
+        sampled = self._ids[place, : row["length"] - len(prompt)]
+        return (*prompt, *sampled.tolist())
 
     def remove(self, places: list[int]) -> list[tuple[int, int]]:
         """Take rows out and close the gaps.
@@ -97,8 +124,9 @@ class Rows:
         for source, target in moves:
             self.records[target] = self.records[source]
         if moves:
-            sources, targets = zip(*moves, strict=True)
-            self.columns[list(targets)] = self.columns[list(sources)]
+            sources, targets = map(list, zip(*moves, strict=True))
+            for table in (self._columns, self._ids, self._logprobs):
+                table[targets] = table[sources]
         del self.records[left:]
         return moves
 

@@ -1,8 +1,8 @@
 """Which models the engine can serve, found out by asking the model itself.
 
-Architectures differ in what they keep between tokens and in whether they heed given positions and
-masks. Rather than a list of names, a short text is run through the model as it comes, and through
-the slots in two pieces; a model whose answers differ is refused before it can give wrong ones.
+Architectures differ in what they keep between tokens, and in whether they heed given positions.
+Rather than a list of names, a short text is run through the model as it comes, and through slots in
+ragged pieces; a model whose answers differ is refused before it can give wrong ones.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from transformers import PreTrainedModel
 from transformers.cache_utils import DynamicCache, DynamicLayer, DynamicSlidingWindowLayer
 
 from marl_llm.errors import ModelError
+from marl_llm.serve.attention import NAME
 from marl_llm.serve.decoder import Decoder
 from marl_llm.serve.kv_store import KVShape
 from marl_llm.serve.slot_cache import SlotCache
@@ -27,8 +28,8 @@ def context_of(model: PreTrainedModel, wanted: int | None) -> int:
     Raises:
         ModelError: more is wanted than the model takes, or the model does not say.
     """
-    config = model.config.get_text_config()
-    most = config.to_dict().get("max_position_embeddings")
+    most = model.config.get_text_config().to_dict().get("max_position_embeddings")
+    most = model.config.to_dict().get("n_positions") if most is None else most
     if most is None and wanted is None:
         raise ModelError(
             f"{_name(model)} does not say how many tokens it takes; set the engine's context"
@@ -40,19 +41,25 @@ def context_of(model: PreTrainedModel, wanted: int | None) -> int:
             f"context {wanted} is more than the {most} tokens that {_name(model)} takes; "
             f"set it to {most} or less"
         )
-    return int(wanted if wanted is not None else most)
+    return int(most if wanted is None else wanted)
 
 
 @torch.inference_mode()
-def shape_of(model: PreTrainedModel, context: int) -> KVShape:
-    """What a token leaves behind in this model's cache.
+def study(model: PreTrainedModel, context: int) -> tuple[Tensor, KVShape]:
+    """Run a short text through the model as it comes.
+
+    Returns:
+        (logits [P, V] after each of its tokens, what a token leaves behind in the model's cache).
 
     Raises:
-        ModelError: the cache is not one of keys and values over all earlier tokens.
+        ModelError: the cache is not one of keys and values over all earlier tokens, the logits are
+            not finite, or the architecture does not take attention functions.
     """
     if model.config.is_encoder_decoder:
         raise ModelError(f"{_name(model)} is an encoder-decoder; use a decoder-only causal model")
-    past = model(input_ids=_probe_ids(model)[:, :2], use_cache=True).get("past_key_values")
+    ids = _probe_ids(model)[:, : min(PROBE_TOKENS, context)]
+    output = model(input_ids=ids, use_cache=True)
+    past = output.get("past_key_values")
     if not isinstance(past, DynamicCache):
         raise ModelError(
             f"{_name(model)} keeps a state of its own kind ({type(past).__name__}) between "
@@ -70,11 +77,61 @@ def shape_of(model: PreTrainedModel, context: int) -> KVShape:
                 f"{_name(model)} has a {type(layer).__name__} in its cache; the engine serves "
                 "models whose every layer attends to keys and values, use one of those"
             )
-    shapes = {(tuple(layer.keys.shape), tuple(layer.values.shape)) for layer in past.layers}
-    if len(shapes) != 1:
+    logits = output.logits[0].float()
+    if not bool(torch.isfinite(logits).all()):
+        raise ModelError(f"{_name(model)} gives logits that are not finite; its weights are broken")
+    return logits, _shape(model, past)
+
+
+@torch.inference_mode()
+def probe(decoder: Decoder, expected: Tensor) -> None:
+    """Check that ragged passes over slots give what the model gives by itself.
+
+    Two rows share the slots; the second is fed in two pieces. Differences are compared with the
+    spread of the log-probs: 1e-3 of it in float32, a tenth in half precision.
+
+    Args:
+        decoder: of the model.
+        expected: from `study`.
+
+    Raises:
+        ModelError: they differ, or the model does not let its attention be replaced.
+    """
+    model = decoder.model
+    if model.config._attn_implementation != NAME:
         raise ModelError(
-            f"the layers of {_name(model)} keep keys and values of {len(shapes)} different "
-            "shapes; the engine serves models whose layers are alike"
+            f"{_name(model)} does not take other attention functions; the engine cannot serve "
+            "this architecture"
+        )
+    ids = _probe_ids(model)[0, : len(expected)].cpu().numpy()
+    count, half = len(ids), len(ids) // 2
+    cache = SlotCache(decoder.shape)
+    cache.store.grow(2, count, 2)
+    decoder.feed(cache, 1, np.array([0]), np.array([half]), ids[:half])
+    found = decoder.feed(
+        cache,
+        0,
+        np.array([0, half]),
+        np.array([1, count - half]),
+        np.concatenate([ids[:1], ids[half:]]),
+    )
+    wanted = expected[[0, -1]].log_softmax(-1)
+    tolerance = 1e-3 if decoder.shape.dtype == torch.float32 else 0.1
+    spread = float(wanted.std(-1).mean())
+    error = float((found.float().log_softmax(-1) - wanted).square().mean().sqrt())
+    if not error <= tolerance * spread + 1e-6:
+        raise ModelError(
+            f"{_name(model)} does not heed given positions or the engine's attention, so rows of "
+            "different length cannot share a pass; the engine cannot serve this architecture"
+        )
+
+
+def _shape(model: PreTrainedModel, past: DynamicCache) -> KVShape:
+    shapes = {(layer.keys.shape[1:], layer.values.shape[1:]) for layer in past.layers}
+    if len({(k[0], k[2], v[0], v[2]) for k, v in shapes}) != 1:
+        raise ModelError(
+            f"the layers of {_name(model)} keep keys and values of different shapes; the engine "
+            "serves models whose layers are alike"
         )
     keys, values = past.layers[0].keys, past.layers[0].values
     return KVShape(
@@ -82,55 +139,10 @@ def shape_of(model: PreTrainedModel, context: int) -> KVShape:
     )
 
 
-@torch.inference_mode()
-def probe(decoder: Decoder) -> None:
-    """Check that decoding through slots gives what the model gives.
-
-    Two rows of different lengths share the slots. Differences are compared with the spread of the
-    log-probs: 1e-3 of it in float32, a tenth in half precision.
-
-    Raises:
-        ModelError: they differ, or the model's own logits are not finite.
-    """
-    model = decoder.model
-    whole = _probe_ids(model)[:, : min(PROBE_TOKENS, decoder.context)]
-    short = whole.shape[1] // 2
-    expected = torch.stack(
-        [
-            model(input_ids=whole[:, :length], use_cache=False).logits[0, -1].float()
-            for length in (short, whole.shape[1])
-        ]
-    ).log_softmax(-1)
-    if not bool(torch.isfinite(expected).all()):
-        raise ModelError(f"{_name(model)} gives logits that are not finite; its weights are broken")
-    found = _through_slots(decoder, whole[0].tolist(), short).float().log_softmax(-1)
-    tolerance = 1e-3 if decoder.shape.dtype == torch.float32 else 0.1
-    spread = float(expected.std(-1).mean())
-    if float((found - expected).square().mean().sqrt()) > tolerance * spread + 1e-6:
-        raise ModelError(
-            f"{_name(model)} does not heed given positions and masks, so rows of different "
-            "length cannot share a batch; the engine cannot serve this architecture"
-        )
-
-
-def _through_slots(decoder: Decoder, ids: list[int], short: int) -> Tensor:
-    """Logits [2, V] after the first `short` ids and after all, both rows fed together."""
-    cache = SlotCache(decoder.shape)
-    rows = [tuple(ids[:short]), tuple(ids)]
-    slots = decoder.place(cache, 0, [row[:-1] for row in rows], 2)
-    order = np.argsort(slots)
-    tokens = np.array([rows[i][-1] for i in order])
-    lengths = np.array([len(rows[i]) - 1 for i in order])
-    logits = decoder.step(cache, tokens, lengths)
-    decoder.prefixes.clear()
-    return logits[torch.from_numpy(slots).to(logits.device)]
-
-
 def _probe_ids(model: PreTrainedModel) -> Tensor:
     """Some ids of the vocabulary, [1, PROBE_TOKENS]; which does not matter."""
     size = model.get_input_embeddings().weight.shape[0]
-    ids = 7 * torch.arange(1, PROBE_TOKENS + 1) % size
-    return ids[None].to(model.device)
+    return (7 * torch.arange(1, PROBE_TOKENS + 1) % size)[None].to(model.device)
 
 
 def _name(model: PreTrainedModel) -> str:

@@ -21,16 +21,18 @@ from contextlib import contextmanager
 
 import numpy as np
 import torch
+from torch import Tensor
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from marl_llm.errors import ConfigError, EpisodeError, ModelError, TrainingError
-from marl_llm.serve.decoder import Decoder, clone
-from marl_llm.serve.kv_store import BLOCK, blocks_of
+from marl_llm.serve.admission import Arrival, pick, remember, seat
+from marl_llm.serve.decoder import Decoder, move
+from marl_llm.serve.kv_store import BLOCK
 from marl_llm.serve.prefix_cache import Ids
 from marl_llm.serve.rows import Row, Rows
 from marl_llm.serve.sampling import sample, uniform
 from marl_llm.serve.scoring import score
-from marl_llm.serve.servable import context_of, probe, shape_of
+from marl_llm.serve.servable import context_of, probe, study
 from marl_llm.serve.slot_cache import SlotCache
 from marl_llm.serve.stop_strings import StopScan, TokenTexts
 from marl_llm.types import Completion, Finish, Request, Weights
@@ -53,6 +55,7 @@ class TransformersEngine:
         max_batch: int = 256,
         context: int | None = None,
         prefix_tokens: int = 65_536,
+        pass_tokens: int | None = None,
         version: int = 0,
     ) -> None:
         """Check that the model can be served, and serve it.
@@ -64,6 +67,7 @@ class TransformersEngine:
             max_batch: requests decoded at once; the others wait.
             context: tokens that prompt and reply may have, None = all that the model takes.
             prefix_tokens: how many tokens' keys and values are remembered, 0 = none.
+            pass_tokens: tokens fed in one pass, None = 2048 on a CPU, 8192 on a GPU.
             version: of the model's weights now.
 
         Raises:
@@ -74,22 +78,24 @@ class TransformersEngine:
             raise ConfigError(f"max_batch must be at least 1, got {max_batch}")
         if prefix_tokens < 0:
             raise ConfigError(f"prefix_tokens must be >= 0 (0 = off), got {prefix_tokens}")
+        if pass_tokens is not None and pass_tokens < 1:
+            raise ConfigError(f"pass_tokens must be at least 1, got {pass_tokens}")
         self.version = version
         self.context = context_of(model, context)
-        self._end_ids, self._max_batch = frozenset(end_ids), max_batch
+        self._end_ids, self._max_batch = np.array(sorted(end_ids), np.int64), max_batch
         self._vocabulary = model.get_input_embeddings().weight.shape[0]
         self._texts = None if tokenizer is None else _texts(tokenizer)
-        self._waiting: deque[Request] = deque()
+        self._waiting: deque[Arrival[Request]] = deque()
         self._soonest = math.inf  # of the deadlines of those that wait
         self._in_flight: set[int] = set()
         self._done: list[Completion] = []
         self._rows = Rows(max_batch)
         model.eval()
-        shape = shape_of(model, self.context)
-        self._decoder = Decoder(model, shape, self.context, prefix_tokens)
+        expected, shape = study(model, self.context)
+        self._decoder = Decoder(model, shape, prefix_tokens, pass_tokens)
         self._cache = SlotCache(shape)
         with self._enough_memory():
-            probe(self._decoder)
+            probe(self._decoder, expected)
 
     def submit(self, requests: Sequence[Request]) -> None:
         """Queue requests, all or none.
@@ -110,9 +116,9 @@ class TransformersEngine:
         self._in_flight |= ids
         for request in requests:
             if len(request.prompt_ids) >= self.context:
-                self._finish(self._row(request), Finish.CONTEXT)
+                self._return_empty(request, Finish.CONTEXT)
                 continue
-            self._waiting.append(request)
+            self._waiting.append(Arrival(request, request.prompt_ids, len(request.prompt_ids) - 1))
             if request.deadline is not None:
                 self._soonest = min(self._soonest, request.deadline)
 
@@ -131,9 +137,8 @@ class TransformersEngine:
             while not self._done and self._in_flight:
                 now = time.monotonic()
                 self._expire(now)
-                self._admit()
-                if len(self._rows):
-                    self._decode()
+                if self._rows.records or self._waiting:
+                    self._step()
                 if now >= end:
                     break
         done, self._done = self._done, []
@@ -179,85 +184,101 @@ class TransformersEngine:
         assign(self._decoder.model, verified(weights))
         self._decoder.prefixes.clear()
         self.version = weights.version
-        for row in self._rows.records:
-            row.changes.append((len(row.ids), weights.version))
+        counts = self._rows.columns["count"].tolist()
+        for row, count in zip(self._rows.records, counts, strict=True):
+            row.changes.append((count, weights.version))
 
-    def _admit(self) -> None:
-        """Give free slots to those that wait, first come first served."""
-        first = len(self._rows)
-        count = min(self._max_batch - first, len(self._waiting))
-        if not count:
-            return
-        wave = [self._waiting.popleft() for _ in range(count)]
-        prompts = [request.prompt_ids[:-1] for request in wave]
-        slots = self._decoder.place(self._cache, first, prompts, self._max_batch)
-        for number in np.argsort(slots).tolist():
-            self._rows.add(self._row(wave[number]))
+    def _step(self) -> None:
+        """Give free slots to those that wait, and sample one token for every row, in one pass."""
+        decoder, cache, old = self._decoder, self._cache, len(self._rows)
+        arrivals = pick(
+            self._waiting, decoder.prefixes, self._max_batch - old, decoder.pass_tokens - old
+        )
+        if arrivals:
+            held = seat(decoder, cache, old, arrivals, self._max_batch)
+            for arrival, length in zip(arrivals, held.tolist(), strict=True):
+                self._rows.add(self._row(arrival.item), length)
+        rows = self._rows.columns
+        fed = np.ones(len(rows), np.int64)
+        fed[old:] = [len(arrival.ids) for arrival in arrivals] - rows["length"][old:]
+        prompts = [
+            arrival.ids[-new:] for arrival, new in zip(arrivals, fed[old:].tolist(), strict=True)
+        ]
+        tokens = np.concatenate([rows["token"][:old], *prompts])
+        cache.store.grow(len(rows), int((rows["length"] + fed).max()), self._max_batch)
+        logits = decoder.feed(cache, 0, rows["length"], fed, tokens)
+        remember(decoder.prefixes, cache, old, arrivals)
+        rows["length"] += fed
+        self._sample(logits)
 
-    def _decode(self) -> None:
-        """Sample one token for every row."""
-        rows, records = self._rows.active, self._rows.records
-        self._cache.store.grow(len(rows), int(rows["length"].max()) + 1, self._max_batch)
-        logits = self._decoder.step(self._cache, rows["token"], rows["length"])
+    def _sample(self, logits: Tensor) -> None:
+        """Take one token for every row from its logits [R, V], and send back what is finished."""
+        rows, records = self._rows.columns, self._rows.records
         draws = uniform(rows["seed"], rows["count"])
-        sampled, logprobs = sample(logits, draws, rows["temperature"], rows["top_k"], rows["top_p"])
-        tokens, nats = sampled.cpu().numpy(), logprobs.cpu().numpy()
-        if not np.isfinite(nats).all():
-            self._not_finite(int(np.flatnonzero(~np.isfinite(nats))[0]))
-        rows["token"] = tokens
-        rows["length"] += 1
-        rows["count"] += 1
-        ended: dict[int, Finish] = {}
-        for place, (row, token, logprob) in enumerate(
-            zip(records, tokens.tolist(), nats.tolist(), strict=True)
-        ):
-            row.ids.append(token)
-            row.logprobs.append(logprob)
-            if token in self._end_ids or (row.stops is not None and row.stops.found(token)):
-                ended[place] = Finish.STOP
-            elif len(row.ids) >= row.limit:
-                ended[place] = row.full()
-        self._retire(ended)
+        ids, nats = sample(logits, draws, rows["temperature"], rows["top_k"], rows["top_p"])
+        tokens, logprobs = ids.cpu().numpy(), nats.cpu().numpy()
+        if not np.isfinite(logprobs).all():
+            self._not_finite(int(np.flatnonzero(~np.isfinite(logprobs))[0]))
+        self._rows.append(tokens, logprobs)
+        stopped = np.isin(tokens, self._end_ids)
+        for place in self._scanned():
+            scan = records[place].stops
+            stopped[place] |= scan is not None and scan.found(int(tokens[place]))
+        full = rows["count"] >= rows["limit"]
+        self._retire(
+            {
+                place: Finish.STOP if stopped[place] else records[place].full()
+                for place in np.flatnonzero(stopped | full).tolist()
+            }
+        )
+
+    def _scanned(self) -> list[int]:
+        """Places of the rows that have stop strings."""
+        if self._texts is None:
+            return []
+        return [place for place, row in enumerate(self._rows.records) if row.stops is not None]
 
     def _expire(self, now: float) -> None:
         """Send back what is past its deadline, with what it has sampled."""
-        late = np.flatnonzero(self._rows.active["deadline"] <= now).tolist()
+        late = np.flatnonzero(self._rows.columns["deadline"] <= now).tolist()
         self._retire(dict.fromkeys(late, Finish.TIME))
         if now < self._soonest:
             return
         waiting, self._waiting, self._soonest = self._waiting, deque(), math.inf
-        for request in waiting:
-            deadline = math.inf if request.deadline is None else request.deadline
+        for arrival in waiting:
+            deadline = arrival.item.deadline
+            deadline = math.inf if deadline is None else deadline
             if deadline <= now:
-                self._finish(self._row(request), Finish.TIME)
+                self._return_empty(arrival.item, Finish.TIME)
             else:
-                self._waiting.append(request)
+                self._waiting.append(arrival)
                 self._soonest = min(self._soonest, deadline)
 
     def _retire(self, ended: dict[int, Finish]) -> None:
-        """Send rows back, remember their keys and values, and close the gaps they leave."""
+        """Send rows back, remember their keys and values, and close the gaps they leave.
+
+        Args:
+            ended: by place, ascending.
+        """
         if not ended:
             return
-        columns, records = self._rows.active, self._rows.records
-        lengths = columns["length"].tolist()
+        rows = self._rows
         # With weights changed on the way, keys and values are of no single version.
-        pure = [place for place in ended if not records[place].changes]
+        pure = [place for place in ended if not rows.records[place].changes]
         # Full blocks only: what follows in a dialogue will not end where this reply does.
-        dialogues = [
-            (*records[place].request.prompt_ids, *records[place].ids)[
-                : lengths[place] // BLOCK * BLOCK
-            ]
-            for place in pure
-        ]
-        self._decoder.prefixes.keep(dialogues, self._cache.store, pure)
+        held = [rows.held(place) for place in pure]
+        full = [ids[: len(ids) // BLOCK * BLOCK] for ids in held]
+        self._decoder.prefixes.keep(full, self._cache.store, pure)
         for place, finish in ended.items():
-            self._finish(records[place], finish)
-        moves = self._rows.remove(sorted(ended))
-        clone(self._cache, [(old, new, blocks_of(lengths[old])) for old, new in moves])
+            self._in_flight.discard(rows.records[place].request.id)
+            self._done.append(rows.completion(place, finish))
+        lengths = rows.columns["length"].tolist()
+        moves = rows.remove(list(ended))
+        move(self._cache, [(old, new, lengths[old]) for old, new in moves])
 
-    def _finish(self, row: Row, finish: Finish) -> None:
-        self._in_flight.discard(row.request.id)
-        self._done.append(row.completion(finish))
+    def _return_empty(self, request: Request, finish: Finish) -> None:
+        self._in_flight.discard(request.id)
+        self._done.append(Completion(request.id, (), (), (), finish))
 
     def _row(self, request: Request) -> Row:
         sampling = request.sampling
@@ -285,10 +306,10 @@ class TransformersEngine:
             )
 
     def _not_finite(self, place: int) -> None:
-        row = self._rows.records[place]
+        row, count = self._rows.records[place], self._rows.columns["count"][place]
         self._drop_all()
         raise TrainingError(
-            f"the logits for token {len(row.ids)} of request {row.request.id} are not finite at "
+            f"the logits for token {count} of request {row.request.id} are not finite at "
             f"version {self.version}; the weights have diverged, go back to an earlier checkpoint "
             "and lower the learning rate"
         )

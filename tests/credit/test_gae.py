@@ -29,6 +29,12 @@ def test_worked_values(make_batch):
     np.testing.assert_allclose(got.targets, [0.9705, 0.99, 1.0])
 
 
+def test_both_discounts(make_batch):
+    # γ .5, λ .5: δ_2 = 8 - 4 = 4, δ_1 = 1 + .5*4 - 2 = 1; A_1 = 1 + .25*4 = 2.
+    batch = chain(make_batch, [1, 8], [2, 4])
+    assert GAE(gamma=0.5, lam=0.5).estimate(batch).advantage.tolist() == [2, 4]
+
+
 def test_other_agents_turns_do_not_exist(make_batch):
     # δ = .2, .1, .2, .3 at λ .9: .3; .2 + .27 = .47; .1 + .423 = .523; .2 + .4707 = .6707. The
     # other agent's value of 9 in the middle neither leaks in nor costs a step of decay.

@@ -161,8 +161,17 @@ def test_leaving_the_own_episode_out(make_batch):
     batch = make_batch([-1, 2, 4, 9], episode=[0, 0, 1, 2])  # to go: 1, 2, 4, 9
     got = advantage(batch, leave_one_out=True)
     np.testing.assert_allclose(got, [1 - 6.5, 2 - 6.5, 0, 9 - 7 / 3])
-    # With nobody else, the singleton rule.
-    assert not advantage(make_batch([1, 2], episode=[0, 0]), leave_one_out=True).any()
+    # With nobody else, the singleton rule, although two turns are counted.
+    alone = make_batch([1, 2], episode=[0, 0])
+    assert not advantage(alone, leave_one_out=True).any()
+    assert advantage(alone, leave_one_out=True, singleton="raw").tolist() == [3, 2]
+
+
+def test_a_state_seen_in_the_own_episode_only_takes_the_parent(make_batch):
+    # State 0 is met twice in episode 0 (to go: 1, 2) and by nobody else; the others' mean is 6.
+    batch = make_batch([-1, 2, 5, 7], episode=[0, 0, 1, 2], state_key=[0, 0, 1, 1])
+    got = advantage(batch, by=("state_key",), parent=("role",), leave_one_out=True)
+    assert got.tolist() == [1 - 6, 2 - 6, 5 - 7, 7 - 5]
 
 
 def test_scaled_by_the_standard_deviation(make_batch):

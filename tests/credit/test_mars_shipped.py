@@ -36,6 +36,14 @@ def test_rare_and_common_values_weigh_the_same(make_batch):
     np.testing.assert_allclose(advantage(batch, **BARE, padding=False), [1, 1, 1, -1])
 
 
+def test_rounding_does_not_tell_equal_values_apart(make_batch):
+    # μ = 0. To go: .1 + .7, .7, .8, -1.6, and .1 + .7 is not .8 in floating point: three distinct
+    # values with mean -.1/3, not four with mean .175.
+    batch = make_batch([0.1, 0.7, 0.8, -1.6], episode=[0, 0, 1, 2])
+    got = advantage(batch, **BARE, padding=False)
+    np.testing.assert_allclose(got, np.array([0.8, 0.7, 0.8, -1.6]) + 0.1 / 3)
+
+
 @pytest.mark.parametrize(("win", "sign"), [(0.25, 1.0), (-1.25, -1.0)])
 def test_long_and_short_wins(make_batch, win, sign):
     """A bonus or malus of 2(μ - .05) for two turns less, whose sign changes at μ = .05.

@@ -45,6 +45,9 @@ def test_every_turn_gets_the_whole_return(make_batch):
     assert RAE().estimate(batch).advantage.tolist() == [5, 2, 5]
     # γ counts from the agent's last turn, and applies to R - b.
     assert RAE(gamma=0.5).estimate(batch).advantage.tolist() == [2.5, 2, 5]
+    state = {"by": ["role"], "averages": {"alice": 1.0, "bob": 0.0}}
+    got = RAE(by=("role",), gamma=0.5).estimate(batch, state=state)
+    assert got.advantage.tolist() == [2, 2, 4]
 
 
 @LAW

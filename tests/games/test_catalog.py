@@ -90,8 +90,9 @@ class RockPaperScissors(ParallelEnv):
         beaten = (actions["left"] - actions["right"]) % 3
         left = {0: 0.0, 1: 1.0, 2: -1.0}[beaten]
         self.agents = []
-        over, infos = dict.fromkeys(actions, True), {agent: {} for agent in actions}
-        return self._seen(), {"left": left, "right": -left}, over, dict.fromkeys(actions, False), infos
+        rewards, over = {"left": left, "right": -left}, dict.fromkeys(actions, True)
+        infos = {agent: {} for agent in actions}
+        return self._seen(), rewards, over, dict.fromkeys(actions, False), infos
 
     def _seen(self):
         return {agent: np.zeros(1, np.int8) for agent in self.possible_agents}

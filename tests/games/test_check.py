@@ -116,7 +116,8 @@ class WrongDtype(Duel):
 
 class OwnEntropy(Duel):
     def start(self, rng, options):
-        super().start(np.random.default_rng(), options)
+        super().start(rng, options)
+        self.cards = np.random.default_rng().integers(1, 10**9, size=2).tolist()
 
 
 class StepPaysMore(Duel):

@@ -1,6 +1,6 @@
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from marl_llm.errors import ConfigError
@@ -29,11 +29,9 @@ def weigh(aggregation, lengths, weight=None, episode=None, agent=None, role=None
 
 
 def test_trajectory_worked_by_hand():
-    # Episode 0: agent 0 took turns of 2 and 1 tokens, agent 1 one of 2. Episode 1: agent 0, 1 token.
+    # Episode 0: agent 0 took turns of 2 and 1 tokens, agent 1 one of 2. Episode 1: agent 0, 1.
     # Three trajectories; 1/3 × 1/K × 1/L: 1/12, 1/12, 1/6 | 1/6, 1/6 | 1/3.
-    got = weigh(
-        Aggregation("trajectory"), [2, 1, 2, 1], episode=[0, 0, 0, 1], agent=[0, 0, 1, 0]
-    )
+    got = weigh(Aggregation("trajectory"), [2, 1, 2, 1], episode=[0, 0, 0, 1], agent=[0, 0, 1, 0])
     np.testing.assert_allclose(got, [1 / 12, 1 / 12, 1 / 6, 1 / 6, 1 / 6, 1 / 3])
 
 
@@ -83,6 +81,7 @@ TURNS = st.lists(
 
 
 @pytest.mark.parametrize("aggregation", MODES[:4])
+@settings(max_examples=40, deadline=None)
 @given(TURNS)
 def test_means_sum_to_one_and_do_not_depend_on_order(aggregation, turns):
     lengths, episode, agent = (np.array(column) for column in zip(*turns, strict=True))

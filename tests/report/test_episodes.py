@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from marl_llm.credit.batch import from_episodes
@@ -65,6 +65,8 @@ episodes = st.builds(
 )  # fmt: skip
 
 
+# A file per example: slow on a busy machine, which is no failure.
+@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(st.lists(episodes, max_size=3))
 def test_what_goes_in_comes_out(tmp_path_factory, games: list[Episode]):
     run_dir = tmp_path_factory.mktemp("run")

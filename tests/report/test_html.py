@@ -13,7 +13,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from marl_llm.errors import CheckpointError
@@ -248,6 +248,7 @@ def test_hostile_names_stay_text(tmp_path: Path):
 ANY_TEXT = st.text(st.characters(exclude_categories=()))
 
 
+@settings(deadline=None)  # a busy machine is no failure
 @given(st.recursive(ANY_TEXT | st.integers(), st.lists, max_leaves=10))
 def test_json_block_is_the_same_json_inside_a_page(value):
     assert "<" not in json_block(value)
@@ -318,7 +319,7 @@ def test_games_carry_credit_seats_and_ends(page: Page):
     assert {end["outcome"] for end in game["ends"]} == {"win", "loss"}
     assert [turn["seat"] for turn in game["turns"]] == [i % 2 for i in range(len(game["turns"]))]
     assert game["turns"][-1]["reward"] + game["turns"][-2]["reward"] == 0
-    assert int(game["seed"]) == 2**62  # as text: too large for a number in a browser
+    assert game["seed"] == str(2**62)  # as text: too large for a number in a browser
     sizes = [abs(t[2]) for g in games for turn in g["turns"] for t in turn["tokens"]]
     above = sum(size > page.data["scale"] for size in sizes) / len(sizes)
     assert above == pytest.approx(0.05, abs=0.001)
@@ -328,11 +329,11 @@ def test_too_many_games_leave_some_of_every_update(tmp_path: Path):
     begun(tmp_path)
     rng = np.random.default_rng(0)
     for update in (0, 10, 20):
-        games = [play(rng, update, i, "x" * 3000) for i in range(12)]
+        games = [play(rng, update, i, "x" * 1500) for i in range(9)]
         write_episodes(tmp_path, update, games, chr, {})
     data = report_of(tmp_path).data
     tokens = sum(len(turn["tokens"]) for game in data["games"] for turn in game["turns"])
-    assert data["recorded"] == 36 and 50_000 < tokens <= MAX_TOKENS
+    assert data["recorded"] == 27 and 50_000 < tokens <= MAX_TOKENS
     per_update = [sum(game["update"] == at for game in data["games"]) for at in (0, 10, 20)]
     assert min(per_update) >= 2 and max(per_update) - min(per_update) <= 2
     assert data["scale"] == 1.0  # no token has credit

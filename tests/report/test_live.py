@@ -79,11 +79,12 @@ def test_panel_shows_the_run():
     score = "evaluate/player/score_random"
     values = {CONV: 0.25, score: 0.8, f"{score}_low": 0.75, f"{score}_high": 0.85}
     view.update(10, {**values, "rollout/player/forfeit_share": 0.0125}, "player_0 bet")
-    text = drawn(view)
+    text = drawn(view, width=80)
     for part in ("kuhn_selfplay", "seed 3", "runs/kuhn", "training", "10/40", "NashConv", "0.250",
-                 "0.800 [0.750, 0.850]", "forfeits", "1.2 %", "best 0.250, first 0.900",
-                 "last game", "player_0 bet", "█▁"):  # fmt: skip
+                 "0.800 [0.750, 0.850]", "forfeits", "1.2 %", "best so far", "█▁",
+                 "last game", "player_0 bet"):  # fmt: skip
         assert part in text, part
+    assert len({len(line) for line in text.splitlines()}) == 1 and "…" not in text
     assert "1:30 left" in text  # 3 s an update, 30 to go
 
 

@@ -1,0 +1,9 @@
+"""Evaluation: how well policies play, against the truth where there is one, with intervals.
+
+    text_tree.py    a small game as a tree of texts, and policies written down on it
+    nash_conv.py    the model's own policy state by state, and its exact NashConv
+    matches.py      a contender against a panel: every seat, the same deals, forfeits apart
+    statistics.py   intervals, paired differences, and the words for them
+
+Nothing here trains, and nothing draws from a run's own seeds.
+"""
