@@ -1,9 +1,15 @@
-"""`marl-llm`: the command line. What a user can get wrong ends in one line and exit code 2."""
+"""`marl-llm`: the command line. What a user can get wrong ends in one line and exit code 2.
+
+Each command is a module of `commands`, whose docstring is its help; it is imported when it is called,
+so that help and misspelt words are answered without waiting for torch.
+"""
 
 from __future__ import annotations
 
+import importlib
+import os
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 from marl_llm.errors import ConfigError, MarlError, nearest
 
@@ -13,75 +19,87 @@ marl-llm COMMAND ...
   train experiment=NAME [key=value ...]   train a team; resume=RUNDIR goes on with a stopped run,
                                           dry_run=true prints and checks the plan only
   eval run=RUNDIR | model=PATH [...]      NashConv and matches of a run's or a model's policy
-  play [game=NAME] [run=RUNDIR] [...]     sit down against a model or a scripted player
+  play game=NAME [run=RUNDIR] [...]       sit down against a model or a scripted player
   report run=RUNDIR                       write the run's report.html again
   games [--json]                          list the games
-  games check NAME ... | MODULE:CLASS     run the conformance suite on games, your own included
-  bench rollout [--json FILE]             measure rollout, engine, learner and overhead as ratios
+  games check [NAME ...]                  run the conformance suite on games, your own included
   experiments                             list the experiments
 
-Every experiment takes seed=N, updates=N, run.dir=PATH and runtime=local|ray.
+Every experiment takes seed=N, updates=N, run.dir=PATH and runtime.name=local|ray.
+marl-llm COMMAND --help says more.
 """
+
+COMMANDS = {  # command -> module of `commands`
+    "train": "train",
+    "eval": "evaluate",
+    "play": "play",
+    "report": "report",
+    "games": "games",
+    "experiments": "experiments",
+}
+HELP = ("-h", "--help", "help")
+NO_MEMORY = (
+    "out of memory; use a smaller model, learner.micro_tokens or engine.max_batch, train LoRA "
+    "adapters (learner=lora), or take a larger machine"
+)
+# Read by transformers and the hub when they are imported: their bars and remarks would cut up ours.
+QUIET = {
+    "HF_HUB_DISABLE_PROGRESS_BARS": "1",
+    "TRANSFORMERS_VERBOSITY": "error",
+    "TOKENIZERS_PARALLELISM": "false",
+}
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run a command; the exit code is 0, 2 for a user's error, 130 for an interrupt."""
+    """Run a command; the exit code is 0, 1 for a failed check, 2 for an error, 130 interrupted."""
     words = list(sys.argv[1:] if argv is None else argv)
-    if not words or words[0] in ("-h", "--help", "help"):
+    if not words or words[0] in HELP:
         print(USAGE, end="")
         return 0
-    command, rest = words[0], words[1:]
+    for name, value in QUIET.items():
+        os.environ.setdefault(name, value)
     try:
-        if command not in COMMANDS:
-            raise ConfigError(f"unknown command {command!r}; {nearest(command, COMMANDS)}")
-        return COMMANDS[command](rest)
+        return _call(words[0], words[1:])
     except MarlError as error:
-        print(f"marl-llm: {error}", file=sys.stderr)
-        return 2
-    except KeyboardInterrupt:
-        print("marl-llm: interrupted", file=sys.stderr)
-        return 130
+        return _refuse(" ".join(str(error).split()))
     except BrokenPipeError:
+        # Who read our output has gone; what is left of it must not be flushed at exit either.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
+    except OSError as error:
+        return _refuse(f"{error.strerror or error}: {error.filename or 'no file is named'}")
+    except (MemoryError, RuntimeError) as error:
+        if not _out_of_memory(error):
+            raise
+        return _refuse(NO_MEMORY)
+    except KeyboardInterrupt:
+        _refuse("interrupted")
+        return 130
 
 
-def _options(words: Sequence[str], known: Sequence[str], command: str) -> dict[str, str]:
-    """`key=value` words of a command that takes only these keys."""
-    options = {}
-    for word in words:
-        key, equals, value = word.partition("=")
-        if not equals:
-            raise ConfigError(f"{command}: expected key=value, got {word!r}")
-        if key not in known:
-            raise ConfigError(f"{command}: unknown key {key!r}; {nearest(key, known)}")
-        options[key] = value
-    return options
+def _call(command: str, rest: Sequence[str]) -> int:
+    if command not in COMMANDS:
+        raise ConfigError(f"unknown command {command!r}; {nearest(command, COMMANDS)}")
+    module = importlib.import_module(f"marl_llm.commands.{COMMANDS[command]}")
+    if any(word in HELP for word in rest):
+        print(module.__doc__.strip())
+        return 0
+    return module.run(rest)
 
 
-def _train(words: Sequence[str]) -> int:
-    from marl_llm.run import resume, start
-
-    if any(word.startswith("resume=") for word in words):
-        options = _options(words, ("resume", "updates"), "train resume")
-        return resume(options["resume"], options.get("updates"))
-    return start(words)
+def _refuse(message: str) -> int:
+    print(f"marl-llm: {message}", file=sys.stderr)
+    return 2
 
 
-def _experiments(words: Sequence[str]) -> int:
-    from marl_llm.config import ROOT, choices
+def _out_of_memory(error: Exception) -> bool:
+    """Whether Python, or torch on a device or a CPU, ran out of memory; without importing torch."""
+    return (
+        isinstance(error, MemoryError)
+        or type(error).__name__ == "OutOfMemoryError"
+        or "DefaultCPUAllocator" in str(error)
+    )
 
-    _options(words, (), "experiments")
-    for name in choices("experiment"):
-        first = (ROOT / "experiment" / f"{name}.yaml").read_text().splitlines()
-        about = next((line[2:] for line in first if line.startswith("# ") and "@" not in line), "")
-        print(f"{name:22} {about}")
-    return 0
-
-
-COMMANDS: dict[str, Callable[[Sequence[str]], int]] = {
-    "train": _train,
-    "experiments": _experiments,
-}
 
 if __name__ == "__main__":
     sys.exit(main())

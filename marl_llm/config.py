@@ -11,10 +11,12 @@ from __future__ import annotations
 
 import dataclasses
 import importlib
+import inspect
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from types import NoneType, UnionType
+from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
 import yaml
 from hydra import compose as hydra_compose
@@ -29,6 +31,20 @@ from marl_llm.errors import ConfigError, nearest
 ROOT = Path(__file__).parent / "configs"
 POLICY_GROUPS = ("model", "engine", "credit", "learner", "loss")  # groups that a policy is made of
 LOSS_PATH = "learner.loss"  # where the loss sits inside a policy
+PLACES = {  # where a member of the other groups usually goes
+    "game": "games.{0}",
+    "role": "seats.self.role",
+    "player": "evaluation.panel.{0}",
+}
+PLAIN = (str, int, float, bool, NoneType, Mapping, tuple, list)  # what YAML gives without _target_
+WORDS = {
+    int: "a whole number",
+    float: "a number",
+    bool: "true or false",
+    str: "text",
+    NoneType: "null",
+    Any: "anything",
+}
 
 
 def choices(group: str) -> list[str]:
@@ -71,11 +87,17 @@ def _expand(word: str) -> list[str]:
     if not equals or not key:
         raise ConfigError(f"expected key=value, got {word!r}")
     head, _, rest = key.partition(".")
-    group = key.partition("@")[0]
+    group = key.removeprefix("+").partition("@")[0]
     if group in _groups():
         _known_choice(group, value)
         if group == "experiment" or "@" in key:
             return [word]
+        if group not in POLICY_GROUPS:
+            place = f"{group}@{PLACES.get(group, 'PLACE').format(value)}={value}"
+            raise ConfigError(
+                f"{word} does not say where; write {place} to replace what is there, or +{place} "
+                "to add it"
+            )
     if head not in POLICY_GROUPS:
         return [f"++{key}={value}"]
     place = f"policies.main.{LOSS_PATH if head == 'loss' else head}"
@@ -100,31 +122,48 @@ def _explain(error: Exception) -> str:
         return f"{missing[1]} has no default and must be given"
     place = re.search(r"Could not override '([^']+)'", text)
     if place:
-        return f"{place[1]} is not part of this experiment, so nothing can be chosen for it"
+        return (
+            f"{place[1]} is not part of this experiment, so nothing can replace it; write "
+            f"+{place[1]}=... to add it"
+        )
     return text
 
 
-def build(node: Any, *, allowed: tuple[str, ...] = ("marl_llm",)) -> Any:
+def node(group: str, name: str) -> dict[str, Any]:
+    """The YAML of a group's member as it stands, e.g. of player `minimax`.
+
+    Raises:
+        ConfigError: there is no such member.
+    """
+    _known_choice(group, name)
+    return read(ROOT / group / f"{name}.yaml")
+
+
+def build(node: Any, *, allowed: tuple[str, ...] = ("marl_llm",), where: str = "") -> Any:
     """What a node stands for: nodes with ``_target_`` become objects, the rest stays as it is.
 
     Args:
         node: mappings, lists and scalars, as `compose` returns them.
         allowed: packages whose classes may be named.
+        where: how to call it in an error, e.g. ``policies.main``; "" = by its class.
 
     Raises:
         ConfigError: a target outside `allowed` or not found, or a setting the target does not have.
     """
     if isinstance(node, Mapping):
-        values = {key: build(value, allowed=allowed) for key, value in node.items()}
+        values = {
+            key: build(value, allowed=allowed, where=f"{where}.{key}" if where else str(key))
+            for key, value in node.items()
+        }
         if "_target_" not in values:
             return values
-        return _construct(values.pop("_target_"), values, allowed)
+        return _construct(values.pop("_target_"), values, allowed, where)
     if isinstance(node, list):
-        return tuple(build(value, allowed=allowed) for value in node)
+        return tuple(build(value, allowed=allowed, where=where) for value in node)
     return node
 
 
-def _construct(target: str, values: dict[str, Any], allowed: tuple[str, ...]) -> Any:
+def _construct(target: str, values: dict[str, Any], allowed: tuple[str, ...], where: str) -> Any:
     module, _, name = target.rpartition(".")
     if module.split(".")[0] not in allowed:
         raise ConfigError(f"_target_ {target!r} is outside {', '.join(allowed)}")
@@ -132,28 +171,86 @@ def _construct(target: str, values: dict[str, Any], allowed: tuple[str, ...]) ->
         cls = vars(importlib.import_module(module))[name]
     except (ImportError, KeyError) as error:
         raise ConfigError(f"_target_ {target!r} cannot be found: {error}") from error
-    return settings(cls, values, name)
+    return settings(cls, values, where or name)
 
 
-def settings(cls: type, values: Mapping[str, Any], where: str) -> Any:
-    """An instance of a dataclass (or class) from plain values, unknown names refused.
+def settings(cls: type, values: Any, where: str) -> Any:
+    """An instance of a class from plain values: unknown names and wrong types are refused.
 
     Args:
-        cls: what to make.
-        values: its settings.
-        where: how to call it in an error, e.g. ``rollout``.
+        cls: what to make; a dataclass, or a class whose `__init__` says its types.
+        values: its settings by name.
+        where: how to call it in an error, e.g. ``rollout``; "" = the run itself.
     """
-    if dataclasses.is_dataclass(cls):
-        known = {f.name for f in dataclasses.fields(cls) if f.init}
-        unknown = sorted(set(values) - known)
-        if unknown:
-            raise ConfigError(
-                f"{where} has no setting {unknown[0]!r}; {nearest(unknown[0], known)}"
-            )
-    try:
-        return cls(**values)
-    except TypeError as error:
-        raise ConfigError(f"{where}: {error}") from error
+    if not isinstance(values, Mapping):
+        raise ConfigError(
+            f"{where} has settings of its own, such as {where}.KEY=VALUE; got {values!r}"
+        )
+    who, place = where or "the run", f"{where}." if where else ""
+    parameters = inspect.signature(cls).parameters
+    unknown = sorted(set(values) - set(parameters))
+    if unknown:
+        raise ConfigError(f"{who} has no setting {unknown[0]!r}; {nearest(unknown[0], parameters)}")
+    missing = [
+        name for name, p in parameters.items() if p.default is p.empty and name not in values
+    ]
+    if missing:
+        raise ConfigError(f"{who} needs the setting {missing[0]!r}, which has no default")
+    hints = get_type_hints(cls if dataclasses.is_dataclass(cls) else cls.__init__)
+    for name, value in values.items():
+        if name in hints and not fits(value, hints[name]):
+            raise ConfigError(f"{place}{name} must be {in_words(hints[name])}, got {value!r}")
+    return cls(**values)
+
+
+def fits(value: Any, hint: Any) -> bool:
+    """Whether a value is of a type, as far as settings need it.
+
+    Whole numbers are numbers, booleans are not. A protocol is taken to fit any object that was built.
+    """
+    origin, parts = get_origin(hint), get_args(hint)
+    if origin in (Union, UnionType):
+        return any(fits(value, part) for part in parts)
+    if origin is Literal:
+        return any(type(value) is type(part) and value == part for part in parts)
+    if origin is tuple:
+        if not isinstance(value, tuple | list):
+            return False
+        if parts[-1] is ...:
+            return all(fits(item, parts[0]) for item in value)
+        return len(value) == len(parts) and all(map(fits, value, parts))
+    if isinstance(origin, type) and issubclass(origin, Mapping):
+        return isinstance(value, Mapping) and all(fits(v, parts[1]) for v in value.values())
+    if hint is None or hint is type(None):
+        return value is None
+    if hint in (int, float):
+        return isinstance(value, (int, float) if hint is float else int) and not isinstance(
+            value, bool
+        )
+    if hint in (bool, str):
+        return isinstance(value, hint)
+    if hint is Any or not isinstance(hint, type):
+        return True
+    if dataclasses.is_dataclass(hint):
+        return isinstance(value, hint)
+    return not isinstance(value, PLAIN)
+
+
+def in_words(hint: Any) -> str:
+    """A type as a user would call it: "a whole number", "one of turn, token", "a number or null"."""
+    origin, parts = get_origin(hint), get_args(hint)
+    if origin in (Union, UnionType):
+        return " or ".join(in_words(part) for part in parts)
+    if origin is Literal:
+        return f"one of {', '.join(map(str, parts))}"
+    if origin is tuple:
+        if parts[-1] is ...:
+            return f"a list, each item {in_words(parts[0])}"
+        return f"a list of {len(parts)}: {', '.join(map(in_words, parts))}"
+    if isinstance(origin, type) and issubclass(origin, Mapping):
+        return f"a mapping, each value {in_words(parts[1])}"
+    name = hint.__name__ if isinstance(hint, type) else str(hint)
+    return WORDS.get(hint, f"a {name} (a group's member, or a mapping with _target_)")
 
 
 def write(config: Mapping[str, Any], path: Path) -> None:

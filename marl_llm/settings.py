@@ -127,25 +127,33 @@ class RunSettings:
         """
         values = dict(config)
         nodes = {name: values.pop(name, {}) for name in ("games", "held_out")}
-        parts: dict[str, Any] = {name: build(value) for name, value in values.items()}
+        parts = {name: build(value, where=name) for name, value in values.items()}
         parts["rollout"] = settings(Rollout, parts.get("rollout", {}), "rollout")
         parts["evaluation"] = settings(Evaluation, parts.get("evaluation", {}), "evaluation")
         parts["run"] = settings(RunFolder, parts.get("run", {}), "run")
         parts["runtime"] = settings(Runtime, parts.get("runtime", {}), "runtime")
         parts["seats"] = _each(SeatSettings, parts.get("seats", {}), "seats")
-        for name, policy in parts.get("policies", {}).items():
-            if policy.get("coldstart") is not None:
-                cold = dict(policy["coldstart"])
-                cold["fit"] = settings(FitSettings, cold.get("fit", {}), "coldstart.fit")
-                policy["coldstart"] = settings(ColdStart, cold, f"policies.{name}.coldstart")
-        parts["policies"] = _each(Policy, parts.get("policies", {}), "policies")
-        run = settings(cls, {**parts, **nodes}, "the run")
+        parts["policies"] = {
+            name: _policy(policy, f"policies.{name}")
+            for name, policy in _named(parts.get("policies", {}), "policies").items()
+        }
+        run = settings(cls, {**parts, **nodes}, "")
         run._check()
         return run
 
     def _check(self) -> None:
-        if self.updates < 0:
-            raise ConfigError(f"updates must be >= 0, got {self.updates}")
+        for what, number, least in (
+            ("seed", self.seed, 0),
+            ("updates", self.updates, 0),
+            ("evaluation.every", self.evaluation.every, 1),
+            ("evaluation.pairs", self.evaluation.pairs, 1),
+            ("run.checkpoint_every", self.run.checkpoint_every, 1),
+            ("run.keep", self.run.keep, 1),
+            ("rollout.concurrency", self.rollout.concurrency, 1),
+            ("runtime.workers", self.runtime.workers, 1),
+        ):
+            if number < least:
+                raise ConfigError(f"{what} must be at least {least}, got {number}")
         for name, seat in self.seats.items():
             if seat.policy not in self.policies:
                 raise ConfigError(
@@ -168,8 +176,28 @@ class RunSettings:
 
     def makers(self) -> dict[str, Callable[[], Game]]:
         """Makers of fresh games, by name; pickle as the nodes they are made from."""
-        return {name: partial(build, node) for name, node in {**self.games, **self.held_out}.items()}
+        return {
+            name: partial(build, node, where=f"games.{name}")
+            for name, node in {**self.games, **self.held_out}.items()
+        }
 
 
-def _each(cls: type, nodes: Mapping[str, Any], where: str) -> dict[str, Any]:
-    return {name: settings(cls, node, f"{where}.{name}") for name, node in nodes.items()}
+def _policy(node: Any, where: str) -> Policy:
+    parts = dict(_named(node, where))
+    if parts.get("coldstart") is not None:
+        cold = dict(_named(parts["coldstart"], f"{where}.coldstart"))
+        cold["fit"] = settings(FitSettings, cold.get("fit", {}), f"{where}.coldstart.fit")
+        parts["coldstart"] = settings(ColdStart, cold, f"{where}.coldstart")
+    return settings(Policy, parts, where)
+
+
+def _each(cls: type, nodes: Any, where: str) -> dict[str, Any]:
+    return {
+        name: settings(cls, node, f"{where}.{name}") for name, node in _named(nodes, where).items()
+    }
+
+
+def _named(nodes: Any, where: str) -> Mapping[str, Any]:
+    if not isinstance(nodes, Mapping):
+        raise ConfigError(f"{where} is a mapping, such as {where}.NAME.KEY=VALUE; got {nodes!r}")
+    return nodes

@@ -5,5 +5,5 @@
     matches.py      a contender against a panel: every seat, the same deals, forfeits apart
     statistics.py   intervals, paired differences, and the words for them
 
-Nothing here trains, and nothing draws from a run's own seeds.
+Nothing here trains, and every draw comes from the seed that the caller gives.
 """

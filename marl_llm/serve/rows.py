@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from marl_llm.serve.kv_store import BLOCK
 from marl_llm.serve.prefix_cache import Ids
 from marl_llm.serve.stop_strings import StopScan
 from marl_llm.types import Completion, Finish, Request
@@ -102,11 +103,18 @@ class Rows:
             self._ids[place, :count].tolist(), self._logprobs[place, :count].tolist(), finish
         )
 
-    def held(self, place: int) -> Ids:
-        """The tokens whose keys and values are in a row's slot."""
-        row, prompt = self._columns[place], self.records[place].request.prompt_ids
-        sampled = self._ids[place, : row["length"] - len(prompt)]
-        return (*prompt, *sampled.tolist())
+    def reusable(self, place: int) -> Ids:
+        """Tokens of a row's slot that the next turn of its dialogue can start from.
+
+        Full blocks only, since that turn will not end where this reply does. Empty when the reply
+        fills no block that its prompt did not, or when the weights changed on the way: then keys
+        and values are of no single version.
+        """
+        row, prompt = self.records[place], self.records[place].request.prompt_ids
+        full = BLOCK * (int(self._columns["length"][place]) // BLOCK)
+        if row.changes or full < len(prompt):
+            return ()
+        return (*prompt, *self._ids[place, : full - len(prompt)].tolist())
 
     def remove(self, places: list[int]) -> list[tuple[int, int]]:
         """Take rows out and close the gaps.

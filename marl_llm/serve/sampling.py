@@ -96,7 +96,7 @@ def restrict(probs: Tensor, top_k: np.ndarray, top_p: np.ndarray) -> Tensor:
     size = probs.shape[-1]
     most = torch.from_numpy(np.where(top_k > 0, top_k, size)).to(probs.device)[:, None]
     share = torch.from_numpy(top_p).to(probs.device)[:, None]
-    ordered, order = probs.sort(-1, descending=True, stable=True)
+    ordered, order = probs.sort(dim=-1, descending=True, stable=True)
     ordered = ordered.double() * (torch.arange(size, device=probs.device) < most)
     mass = ordered.cumsum(-1)
     keep = (mass - ordered < share * mass[:, -1:]) & (ordered > 0)

@@ -23,6 +23,7 @@ from marl_llm.errors import ModelError
 
 START, END, TEXT_END = "<|im_start|>", "<|im_end|>", "<|endoftext|>"
 TAGS = ("<think>", "</think>", "<answer>", "</answer>")
+SPEAKERS = ("system", "user", "assistant")
 LEAST_VOCABULARY = 256 + 3 + len(TAGS)  # bytes, ChatML's tokens, tags
 
 CHATML = (
@@ -138,8 +139,12 @@ def save(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, folder: str
 
 
 def _plain(corpus: Iterable[str]) -> Iterable[str]:
-    """The texts between control tokens and tags, which must not be learned as letters."""
+    """The texts between control tokens and tags, which must not be learned as letters.
+
+    The template names a speaker before each of them, so those names are part of the language.
+    """
     for text in corpus:
+        yield from SPEAKERS
         pieces = [text]
         for token in (TEXT_END, START, END, *TAGS):
             pieces = [part for piece in pieces for part in piece.split(token)]

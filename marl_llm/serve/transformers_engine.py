@@ -27,7 +27,6 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from marl_llm.errors import ConfigError, EpisodeError, ModelError, TrainingError
 from marl_llm.serve.admission import Arrival, pick, remember, seat
 from marl_llm.serve.decoder import Decoder, move
-from marl_llm.serve.kv_store import BLOCK
 from marl_llm.serve.prefix_cache import Ids
 from marl_llm.serve.rows import Row, Rows
 from marl_llm.serve.sampling import sample, uniform
@@ -263,12 +262,8 @@ class TransformersEngine:
         if not ended:
             return
         rows = self._rows
-        # With weights changed on the way, keys and values are of no single version.
-        pure = [place for place in ended if not rows.records[place].changes]
-        # Full blocks only: what follows in a dialogue will not end where this reply does.
-        held = [rows.held(place) for place in pure]
-        full = [ids[: len(ids) // BLOCK * BLOCK] for ids in held]
-        self._decoder.prefixes.keep(full, self._cache.store, pure)
+        dialogues = {place: ids for place in ended if (ids := rows.reusable(place))}
+        self._decoder.prefixes.keep(list(dialogues.values()), self._cache.store, list(dialogues))
         for place, finish in ended.items():
             self._in_flight.discard(rows.records[place].request.id)
             self._done.append(rows.completion(place, finish))

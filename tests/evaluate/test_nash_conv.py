@@ -22,7 +22,7 @@ from marl_llm.serve.transformers_engine import TransformersEngine
 from marl_llm.types import Completion, Finish, Request, Sampling
 
 KUHN = text_tree(build("kuhn"))
-ROLE = Role("player", sampling=Sampling(max_tokens=40))
+ROLE = Role("player", user="{brief}", sampling=Sampling(max_tokens=40))  # short: quick to teach
 TEXTS = [
     text
     for state in KUHN.states.values()
