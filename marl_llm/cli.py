@@ -1,7 +1,7 @@
 """`marl-llm`: the command line. What a user can get wrong ends in one line and exit code 2.
 
-Each command is a module of `commands`, whose docstring is its help; it is imported when it is called,
-so that help and misspelt words are answered without waiting for torch.
+Each command is a module of `commands`, whose docstring is its help. It is imported when it is
+called, so that help and misspelt words are answered without waiting for torch.
 """
 
 from __future__ import annotations
@@ -23,9 +23,10 @@ marl-llm COMMAND ...
   report run=RUNDIR                       write the run's report.html again
   games [--json]                          list the games
   games check [NAME ...]                  run the conformance suite on games, your own included
+  bench rollout [--json FILE]             measure rollout, engine, learner and overhead as ratios
   experiments                             list the experiments
 
-Every experiment takes seed=N, updates=N, run.dir=PATH and runtime.name=local|ray.
+Every experiment takes seed=N, updates=N, run.dir=PATH and runtime=local|ray.
 marl-llm COMMAND --help says more.
 """
 
@@ -35,6 +36,7 @@ COMMANDS = {  # command -> module of `commands`
     "play": "play",
     "report": "report",
     "games": "games",
+    "bench": "bench",
     "experiments": "experiments",
 }
 HELP = ("-h", "--help", "help")
@@ -42,7 +44,7 @@ NO_MEMORY = (
     "out of memory; use a smaller model, learner.micro_tokens or engine.max_batch, train LoRA "
     "adapters (learner=lora), or take a larger machine"
 )
-# Read by transformers and the hub when they are imported: their bars and remarks would cut up ours.
+# Read by transformers, tokenizers and the hub when they are imported.
 QUIET = {
     "HF_HUB_DISABLE_PROGRESS_BARS": "1",
     "TRANSFORMERS_VERBOSITY": "error",
@@ -56,8 +58,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     if not words or words[0] in HELP:
         print(USAGE, end="")
         return 0
-    for name, value in QUIET.items():
-        os.environ.setdefault(name, value)
+    _quieten()
     try:
         return _call(words[0], words[1:])
     except MarlError as error:
@@ -82,9 +83,20 @@ def _call(command: str, rest: Sequence[str]) -> int:
         raise ConfigError(f"unknown command {command!r}; {nearest(command, COMMANDS)}")
     module = importlib.import_module(f"marl_llm.commands.{COMMANDS[command]}")
     if any(word in HELP for word in rest):
-        print(module.__doc__.strip())
+        print((module.__doc__ or USAGE).strip())
         return 0
     return module.run(rest)
+
+
+def _quieten() -> None:
+    """Keep the bars and remarks of transformers off the terminal: they would cut up our own."""
+    for name, value in QUIET.items():
+        os.environ.setdefault(name, value)
+    if "transformers" in sys.modules:  # imported before, it has read them already
+        from transformers.utils import logging
+
+        logging.disable_progress_bar()
+        logging.set_verbosity_error()
 
 
 def _refuse(message: str) -> int:

@@ -1,9 +1,9 @@
 """The cold start: a short supervised stage on scripted play, before any reinforcement.
 
-A model that has never seen the format forfeits every game and learns nothing. So a scripted player plays
-the run's games, each of its turns becomes a demonstration (the role's own prompt, the reply in the
-parser's canonical form, with a short restatement of the observation as its thought), and the model is
-fitted to those. The policy it ends with is also the reference that the KL term holds on to.
+A model that has never seen the format forfeits every game and learns nothing. So a scripted player
+plays the run's games, each of its turns becomes a demonstration (the role's own prompt, the reply
+in the parser's canonical form, with a short restatement of the observation as its thought), and the
+model is fitted to those. The policy it ends with is also the reference of the KL term.
 """
 
 from __future__ import annotations
@@ -23,9 +23,7 @@ from marl_llm.types import Completion, Episode, Finish, Observation
 Makers = Mapping[str, Callable[[], Game]]
 
 
-def scripted_games(
-    games: Makers, player: Player, count: int, seed: int
-) -> list[Episode]:
+def scripted_games(games: Makers, player: Player, count: int, seed: int) -> list[Episode]:
     """`count` episodes, spread over the games, with a scripted player in every seat."""
     agents = {name: make().possible_agents for name, make in games.items()}
     count += -count % len(games)

@@ -1,10 +1,12 @@
 """Hydra chooses, dataclasses hold.
 
-`compose` turns a command line's ``key=value`` words into one plain dictionary; `build` makes the frozen
-dataclass that a node names under ``_target_``. Beyond this file nobody sees a `DictConfig`.
+`compose` turns a command line's ``key=value`` words into one plain dictionary; `build` makes the
+frozen dataclass that a node names under ``_target_``. Beyond this file nobody sees a `DictConfig`.
 
-Short words: ``credit=rloo`` or ``learner.lr=1e-4`` speak of the policy called `main`, the only one of
-most experiments, and mean ``credit@policies.main.credit=rloo`` and ``policies.main.learner.lr=1e-4``.
+Short words: ``credit=rloo`` or ``learner.lr=1e-4`` speak of the policy called `main`, the only one
+of most experiments, and mean ``credit@policies.main.credit=rloo`` and
+``policies.main.learner.lr=1e-4``; ``runtime=ray`` means ``runtime.name=ray``. As in Hydra, ``+`` in
+front of a group's place adds it, and ``~`` in front of anything takes it out.
 """
 
 from __future__ import annotations
@@ -83,6 +85,8 @@ def _expand(word: str) -> list[str]:
     Values are set by force (``++``), since defaults live in the dataclasses and not in the YAML;
     whether a key exists is then for the dataclass to say, which knows all of them.
     """
+    if word.startswith("~"):  # take something out
+        return [word]
     key, equals, value = word.partition("=")
     if not equals or not key:
         raise ConfigError(f"expected key=value, got {word!r}")
@@ -98,6 +102,10 @@ def _expand(word: str) -> list[str]:
                 f"{word} does not say where; write {place} to replace what is there, or +{place} "
                 "to add it"
             )
+    if "=" in value:  # a path may hold one, Hydra's grammar not
+        value = repr(value)
+    if word.startswith("runtime="):
+        return [f"++runtime.name={value}"]
     if head not in POLICY_GROUPS:
         return [f"++{key}={value}"]
     place = f"policies.main.{LOSS_PATH if head == 'loss' else head}"
@@ -105,7 +113,7 @@ def _expand(word: str) -> list[str]:
 
 
 def _groups() -> set[str]:
-    return {path.name for path in ROOT.iterdir() if path.is_dir()}
+    return {path.name for path in ROOT.iterdir() if any(path.glob("*.yaml"))}
 
 
 def _known_choice(group: str, value: str) -> None:
@@ -119,7 +127,8 @@ def _explain(error: Exception) -> str:
     text = " ".join(str(error).split())
     missing = re.search(r"Missing mandatory value: (\S+)", text)
     if missing:
-        return f"{missing[1]} has no default and must be given"
+        full = re.search(r"full_key: (\S+)", text)
+        return f"{full[1] if full else missing[1]} has no default and must be given"
     place = re.search(r"Could not override '([^']+)'", text)
     if place:
         return (
@@ -196,7 +205,8 @@ def settings(cls: type, values: Any, where: str) -> Any:
     ]
     if missing:
         raise ConfigError(f"{who} needs the setting {missing[0]!r}, which has no default")
-    hints = get_type_hints(cls if dataclasses.is_dataclass(cls) else cls.__init__)
+    said_in = cls if dataclasses.is_dataclass(cls) else vars(cls).get("__init__", cls)
+    hints = get_type_hints(said_in)
     for name, value in values.items():
         if name in hints and not fits(value, hints[name]):
             raise ConfigError(f"{place}{name} must be {in_words(hints[name])}, got {value!r}")
@@ -206,7 +216,7 @@ def settings(cls: type, values: Any, where: str) -> Any:
 def fits(value: Any, hint: Any) -> bool:
     """Whether a value is of a type, as far as settings need it.
 
-    Whole numbers are numbers, booleans are not. A protocol is taken to fit any object that was built.
+    Whole numbers are numbers, booleans are not. Any object that was built fits any protocol.
     """
     origin, parts = get_origin(hint), get_args(hint)
     if origin in (Union, UnionType):
@@ -237,7 +247,7 @@ def fits(value: Any, hint: Any) -> bool:
 
 
 def in_words(hint: Any) -> str:
-    """A type as a user would call it: "a whole number", "one of turn, token", "a number or null"."""
+    """A type as a user would call it, e.g. "a whole number" or "one of sampled, fixed"."""
     origin, parts = get_origin(hint), get_args(hint)
     if origin in (Union, UnionType):
         return " or ".join(in_words(part) for part in parts)

@@ -1,101 +1,101 @@
 """The journal of a run: everything that is written down or shown while it goes on.
 
-Metrics, sampled games, policy tables, checkpoints, the summary and the report all go through here, so
-that the loop only says what happened.
+Metrics, sampled games, policy tables, checkpoints, the summary and the report all go through here,
+so that the loop only says what happened.
 """
 
 from __future__ import annotations
 
 import json
+import re
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 from marl_llm.learn import checkpoints
+from marl_llm.learn.checkpoints import Checkpoint
 from marl_llm.measure import Measurement
-from marl_llm.report.episodes import advantages_by_turn, write_episodes
-from marl_llm.report.html import write_report
+from marl_llm.report.episodes import EPISODES_FOLDER, TurnKey, advantages_by_turn, write_episodes
+from marl_llm.report.html import POLICIES_FOLDER, write_report
 from marl_llm.report.live import LiveView, game_line
-from marl_llm.report.metrics import MetricsLog, read, replace_text, shown
+from marl_llm.report.metrics import METRICS_FILE, MetricsLog, read, replace_text, shown
 from marl_llm.report.picture import draw_headline
-from marl_llm.report.summary import headline, metric_range, peak_memory_gb, write_summary
+from marl_llm.report.summary import (
+    headline,
+    metric_range,
+    peak_memory_gb,
+    read_summary,
+    write_summary,
+)
 from marl_llm.settings import RunSettings
 from marl_llm.trainer import Lesson
 from marl_llm.types import FORFEITS, Episode
 
-POLICIES = "policies"  # folder of policy tables
 PICTURE = "curve.png"
 
 
-def rollout_metrics(episodes: Sequence[Episode], seconds: float) -> dict[str, float]:
-    """What an update's games were like: `rollout/<role>/<quantity>`.
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """How far a run has come."""
 
-    Args:
-        episodes: of one update.
-        seconds: how long they took.
-    """
-    metrics: dict[str, float] = {}
-    turns = [turn for episode in episodes for turn in episode.turns if turn.policy is not None]
-    outcomes = Counter(outcome for episode in episodes for outcome in episode.outcomes.values())
-    tokens = sum(len(turn.ids) for turn in turns)
-    role = turns[0].observation.role if turns else "player"
-    metrics[f"rollout/{role}/tokens_per_second"] = tokens / max(seconds, 1e-9)
-    metrics[f"rollout/{role}/reply_tokens"] = tokens / max(len(turns), 1)
-    metrics[f"rollout/{role}/game_turns"] = sum(len(e.turns) for e in episodes) / len(episodes)
-    for kind in sorted(FORFEITS):
-        metrics[f"rollout/{role}/forfeit_{kind}_share"] = outcomes[kind] / len(episodes)
-    metrics[f"rollout/{role}/forfeit_share"] = sum(outcomes[k] for k in FORFEITS) / len(episodes)
-    metrics[f"rollout/{role}/truncated_share"] = sum(not e.terminated for e in episodes) / len(
-        episodes
-    )
-    seats: dict[str, list[float]] = {}
-    for episode in episodes:
-        for agent, value in episode.returns.items():
-            seats.setdefault(agent, []).append(value)
-    for agent, values in seats.items():
-        metrics[f"rollout/{agent}/return"] = sum(values) / len(values)
-    metrics[f"rollout/{role}/shaping"] = sum(turn.shaping for turn in turns) / max(len(turns), 1)
-    metrics[f"rollout/{role}/seconds"] = seconds
-    return metrics
+    updates: int = 0
+    seconds: float = 0.0  # of training; cold start and start-up not counted
+    tokens: int = 0  # sampled in training
+
+    @classmethod
+    def of(cls, kept: Checkpoint | None) -> Progress:
+        """Where a checkpoint stands; None = at the start."""
+        if kept is None:
+            return cls()
+        return cls(kept.update, float(kept.scalars["seconds"]), int(kept.scalars["tokens"]))
+
+
+def measured_after(run: RunSettings, update: int) -> bool:
+    """Whether policies are measured, and games kept, after this update."""
+    return update == run.updates or update % run.evaluation.every == 0
 
 
 class Journal:
-    """Writes one run folder; use as a context manager."""
+    """Writes one run folder."""
 
     def __init__(
         self,
         run: RunSettings,
         run_dir: Path,
         view: LiveView,
-        decode: Mapping[str, Callable[[int], str]],
-        start: int,
-        seconds: float,
+        decode: Callable[[int], str],
+        start: Progress,
     ) -> None:
-        """Open the journal of a run.
+        """Open the journal of a run; what was written after `start` is forgotten.
 
         Args:
             run: the settings.
             run_dir: its folder.
             view: where people look.
-            decode: one token id as text, by policy.
-            start: updates done before.
-            seconds: of training before.
+            decode: one token id as text.
+            start: how far the run has come.
         """
         self._run, self._dir, self._view, self._decode = run, run_dir, view, decode
+        resumed = (run_dir / METRICS_FILE).exists()
         self._metrics = MetricsLog(run_dir)
-        if start:
-            self._metrics.truncate_after(start)
-        self._began = time.monotonic() - seconds
+        if resumed:
+            # Without a checkpoint the first measurement is made again too.
+            self._metrics.truncate_after(start.updates or -1)
+            forget_after(run_dir, start.updates or -1)
+        self._tokens = start.tokens
+        self._began = time.monotonic() - start.seconds
         self._update_began = self._collected = self._began
-        self._tokens = 0
+        self._news: dict[str, float] = {}  # of an update that is still to be measured
+        self._game = ""
 
     @property
     def seconds(self) -> float:
-        """Of training so far, cold start not counted."""
+        """Of training so far."""
         return time.monotonic() - self._began
 
-    def begin(self, update: int) -> None:
+    def begin(self) -> None:
         """An update starts."""
         self._view.stage("playing and learning")
         self._update_began = time.monotonic()
@@ -109,52 +109,40 @@ class Journal:
         self, update: int, episodes: Sequence[Episode], lessons: Mapping[str, Lesson]
     ) -> None:
         """Every policy has learned from them."""
-        now = time.monotonic()
         metrics = rollout_metrics(episodes, self._collected - self._update_began)
         for policy, lesson in lessons.items():
-            for key, value in lesson.stats.items():
-                part, _, quantity = key.partition("/")
-                metrics[f"{part}/{policy}/{quantity}"] = value
-            taken = lesson.stats.get("learn/seconds", 0.0)
-            if taken > 0:
-                metrics[f"learn/{policy}/tokens_per_second"] = lesson.stats["learn/tokens"] / taken
-        metrics["run/all/update_seconds"] = now - self._update_began
-        metrics["run/all/tokens_per_second"] = self._tokens / max(now - self._began, 1e-9)
+            metrics |= learning_metrics(policy, lesson)
+        metrics["run/all/update_seconds"] = time.monotonic() - self._update_began
+        metrics["run/all/tokens_per_second"] = self._tokens / max(self.seconds, 1e-9)
         self._metrics.log(update, metrics)
-        self._view.update(update, metrics, game_line(episodes[0]))
-        if update == self._run.updates or update % self._run.evaluation.every == 0:
+        self._news, self._game = metrics, game_line(episodes[0])
+        if measured_after(self._run, update):
             self._keep_episodes(update, episodes, lessons)
-
-    def _keep_episodes(
-        self, update: int, episodes: Sequence[Episode], lessons: Mapping[str, Lesson]
-    ) -> None:
-        advantages = {}
-        for policy, lesson in lessons.items():
-            advantages |= advantages_by_turn(episodes, policy, lesson.advantages.tolist())
-        kept = spread(episodes, self._run.run.episodes)
-        decode = next(iter(self._decode.values()))
-        write_episodes(self._dir, update, kept, decode, advantages)
+            self._view.stage("measuring")
+        else:
+            self._view.update(update, metrics, self._game)
 
     def measured(self, update: int, measurement: Measurement) -> None:
         """The policies were measured."""
         self._metrics.log(update, measurement.metrics)
-        self._view.update(update, measurement.metrics)
-        for game, table in measurement.policies.items():
-            path = self._dir / POLICIES / f"update_{update:06d}.json"
-            path.parent.mkdir(exist_ok=True)
+        self._view.update(update, {**self._news, **measurement.metrics}, self._game)
+        # One table is drawn, that of the first game.
+        for table in list(measurement.policies.values())[:1]:
+            path = self._dir / POLICIES_FOLDER / f"update_{update:06d}.json"
             replace_text(path, json.dumps(table.as_json()))
         self.summarise(update, "running")
 
     def checkpoint(self, update: int, save: Callable[[str, Path], None]) -> None:
         """Keep every policy's whole state."""
+
+        def writer(policy: str) -> Callable[[Path], None]:
+            return lambda folder: save(policy, folder)
+
         checkpoints.save(
             self._dir,
             update,
-            {
-                policy: lambda folder, policy=policy: save(policy, folder)
-                for policy in self._run.policies
-            },
-            {"seconds": self.seconds},
+            {policy: writer(policy) for policy in self._run.policies},
+            {"seconds": self.seconds, "tokens": self._tokens},
             keep=self._run.run.keep,
         )
 
@@ -173,20 +161,20 @@ class Journal:
         }
         judged = headline(rows)
         if judged is not None:
-            better = "lower" if judged.quantity.better == "lower" else "higher"
-            summary[judged.quantity.name] = metric_range(rows, judged.key, better)
+            lower = judged.quantity.better == "lower"
+            summary[judged.quantity.name] = metric_range(
+                rows, judged.key, "lower" if lower else "higher"
+            )
         for item in shown(rows):
             if item.key.startswith("rollout/") and item.quantity.name == "forfeit_share":
                 summary["forfeits"] = metric_range(rows, item.key)
-        rates = [
-            row["run/all/tokens_per_second"] for row in rows if "run/all/tokens_per_second" in row
-        ]
-        if rates:
-            summary["tokens_per_second"] = rates[-1]
+        if update:
+            summary["tokens_per_second"] = self._tokens / max(self.seconds, 1e-9)
         write_summary(self._dir, summary)
 
     def finish(self, update: int, status: str) -> Path:
         """Write the summary, the picture and the report; where the report lies."""
+        self._view.stage("writing the report")
         self.summarise(update, status)
         if headline(read(self._dir)) is not None:
             draw_headline([self._dir], self._dir / PICTURE)
@@ -195,6 +183,89 @@ class Journal:
     def close(self) -> None:
         """Let the files go."""
         self._metrics.close()
+
+    def _keep_episodes(
+        self, update: int, episodes: Sequence[Episode], lessons: Mapping[str, Lesson]
+    ) -> None:
+        advantages: dict[TurnKey, Sequence[float]] = {}
+        for policy, lesson in lessons.items():
+            advantages |= advantages_by_turn(episodes, policy, lesson.advantages.tolist())
+        kept = spread(episodes, self._run.run.episodes)
+        write_episodes(self._dir, update, kept, self._decode, advantages)
+
+
+def rollout_metrics(episodes: Sequence[Episode], seconds: float) -> dict[str, float]:
+    """What an update's games were like: `rollout/<role>/<quantity>`, roles pooled as `all`.
+
+    Shares are of episodes, each counted once whatever number of agents a fault befell.
+
+    Args:
+        episodes: of one update.
+        seconds: how long they took.
+    """
+    turns = [turn for episode in episodes for turn in episode.turns if turn.policy is not None]
+    tokens = sum(len(turn.ids) for turn in turns)
+    endings = [set(episode.outcomes.values()) for episode in episodes]
+    games = len(episodes)
+    metrics = {
+        "tokens_per_second": tokens / max(seconds, 1e-9),
+        "reply_tokens": tokens / max(len(turns), 1),
+        "game_turns": sum(len(episode.turns) for episode in episodes) / games,
+        "forfeit_share": sum(not FORFEITS.isdisjoint(ending) for ending in endings) / games,
+        "truncated_share": sum(not episode.terminated for episode in episodes) / games,
+        "shaping": sum(turn.shaping for turn in turns) / max(len(turns), 1),
+        "seconds": seconds,
+    }
+    for kind in sorted(FORFEITS):
+        metrics[f"forfeit_{kind}_share"] = sum(kind in ending for ending in endings) / games
+    roles = {turn.observation.role for turn in turns}
+    role = roles.pop() if len(roles) == 1 else "all"
+    paid: Counter[str] = Counter()
+    seated: Counter[str] = Counter()
+    for episode in episodes:
+        paid.update(episode.returns)
+        seated.update(episode.returns.keys())
+    return {
+        **{f"rollout/{role}/{quantity}": value for quantity, value in metrics.items()},
+        **{f"rollout/{agent}/return": paid[agent] / seated[agent] for agent in sorted(seated)},
+    }
+
+
+def learning_metrics(policy: str, lesson: Lesson) -> dict[str, float]:
+    """What an update of a policy was like: `learn/<policy>/<quantity>`, `credit/<policy>/...`."""
+    metrics = {}
+    for key, value in lesson.stats.items():
+        part, _, quantity = key.partition("/")
+        metrics[f"{part}/{policy}/{quantity}"] = value
+    taken = lesson.stats.get("learn/seconds", 0.0)
+    if taken > 0:
+        metrics[f"learn/{policy}/tokens_per_second"] = lesson.stats["learn/tokens"] / taken
+    return metrics
+
+
+def record_end(run: RunSettings, run_dir: Path, status: str, error: str) -> None:
+    """Say in the summary of a run that ended early why it did.
+
+    Args:
+        run: the settings.
+        run_dir: its folder.
+        status: "failed" or "stopped".
+        error: in words.
+    """
+    rows = read(run_dir) if (run_dir / METRICS_FILE).exists() else []
+    start = {"experiment": run.experiment, "seed": run.seed, "seconds": 0.0}
+    done = int(rows[-1]["update"] or 0) if rows else 0
+    ended = {"updates": done, "status": status, "error": error}
+    write_summary(run_dir, {**start, **read_summary(run_dir), **ended})
+
+
+def forget_after(run_dir: Path, update: int) -> None:
+    """Remove the games and policy tables of later updates: they will be made again."""
+    for folder in (EPISODES_FOLDER, POLICIES_FOLDER):
+        for path in (run_dir / folder).glob("update_*"):
+            number = re.match(r"update_(\d+)\.", path.name)
+            if number and int(number[1]) > update:
+                path.unlink()
 
 
 def spread(episodes: Sequence[Episode], count: int) -> list[Episode]:

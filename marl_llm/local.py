@@ -6,17 +6,19 @@ policy's trainer claims them, its weights go through the store to the engine.
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from marl_llm import team
 from marl_llm.errors import TrainingError
+from marl_llm.games import Game
 from marl_llm.rollout.plans import Plan
 from marl_llm.serve import Engine
 from marl_llm.settings import RunSettings
 from marl_llm.store import MemoryStore
-from marl_llm.trainer import Lesson, Trainer
+from marl_llm.trainer import Lesson
 from marl_llm.types import Episode
 
 
@@ -24,44 +26,49 @@ class LocalRuntime:
     """Engines, trainers and the store as plain objects."""
 
     def __init__(self, run: RunSettings, run_dir: Path) -> None:
-        """Make the parts from the run folder's models; engines get the trainers' weights."""
+        """Make the parts from the run folder's models."""
         self._run = run
         self._makers = run.makers()
+        self._idle: dict[str, list[Game]] = {}
         self._seats = team.seats(run, run_dir)
         self._store = MemoryStore(time.monotonic)
         self._trainers = {name: team.trainer(run, run_dir, name) for name in run.policies}
-        self.engines: Mapping[str, Engine] = {
-            name: team.engine(run, run_dir, name) for name in run.policies
-        }
-        for policy, trainer in self._trainers.items():
-            self._publish(policy, trainer)
+        self._engines = {name: team.engine(run, run_dir, name) for name in run.policies}
+        for policy in run.policies:
+            self._publish(policy)
 
-    def _publish(self, policy: str, trainer: Trainer) -> None:
-        self._store.publish(trainer.learner.weights())
-        self._load(policy)
-
-    def _load(self, policy: str) -> None:
-        weights = self._store.latest(policy)
-        assert weights is not None, "a policy publishes before its weights are loaded"
-        self.engines[policy].load(weights)
+    def serving(self) -> Mapping[str, Engine]:
+        """Engines by policy, freshly loaded with the latest weights."""
+        for policy, engine in self._engines.items():
+            weights = self._store.latest(policy)
+            assert weights is not None, "every policy publishes from the start"
+            engine.load(weights)
+        return self._engines
 
     def collect(self, plans: Sequence[Plan]) -> list[Episode]:
         """Play these episodes and put them into the store of every policy."""
-        for policy in self._trainers:
-            # Also forgets prefixes cached by an evaluation, so that a resumed run meets the same.
-            self._load(policy)
-        return team.collect(self._run, self._makers, self._seats, self.engines, self._store, plans)
+        engines = self.serving()
+        versions = {policy: engine.version for policy, engine in engines.items()}
+        return team.collect(
+            self._run,
+            self._makers,
+            self._seats,
+            engines,
+            versions,
+            self._store,
+            plans,
+            self._idle,
+        )
 
     def learn(self, policy: str, episodes: int) -> Lesson:
-        """Claim that many episodes, update the policy once, publish and load its weights."""
+        """Claim that many episodes, update the policy once and publish its weights."""
         trainer = self._trainers[policy]
-        claim = self._store.claim(policy, episodes, trainer.learner.version, float("inf"))
+        claim = self._store.claim(policy, episodes, trainer.learner.version, math.inf)
         if claim is None:
             raise TrainingError(f"fewer than {episodes} fresh episodes wait for policy {policy!r}")
         lesson = trainer.learn(claim.records)
         self._store.acknowledge(policy, claim.id)
-        self._store.publish(lesson.weights)
-        self._load(policy)
+        self._publish(policy)
         return lesson
 
     def save(self, policy: str, folder: Path) -> None:
@@ -71,7 +78,10 @@ class LocalRuntime:
     def restore(self, policy: str, folder: Path) -> None:
         """Go on from what `save` wrote."""
         self._trainers[policy].restore(folder)
-        self._publish(policy, self._trainers[policy])
+        self._publish(policy)
 
     def close(self) -> None:
         """Nothing to end."""
+
+    def _publish(self, policy: str) -> None:
+        self._store.publish(self._trainers[policy].learner.weights())

@@ -1,7 +1,7 @@
-"""What is measured between updates: exact NashConv where there is a solver, matches against a panel.
+"""What is measured between updates: exact NashConv where there is a solver, and matches.
 
-Every measurement draws its own seeds and uses the engines as they are, so that training goes on as if
-nobody had looked.
+Every measurement draws its own seeds and leaves the engines as they were, so that training goes on
+as if nobody had looked.
 """
 
 from __future__ import annotations
@@ -52,9 +52,10 @@ class Measurer:
             ConfigError: the evaluated seat is not a model's.
         """
         self._run, self._seats, self._makers = run, seats, run.makers()
-        self._seat = seats[run.evaluation.seat]
-        if not isinstance(self._seat, ModelSeat):
+        seat = seats[run.evaluation.seat]
+        if not isinstance(seat, ModelSeat):
             raise ConfigError(f"evaluation.seat {run.evaluation.seat!r} is not played by a model")
+        self._seat = seat
         self._trees: dict[str, tuple[TextTree, PolicyTable]] = {}
         for game in run.evaluation.nash_conv:
             tree = text_tree(self._makers[game]())

@@ -1,22 +1,24 @@
-"""A run from its first word to its report: folder, lock, models, runtime, loop, interrupt, result."""
+"""A run from its first word to its report: folder, lock, models, runtime, loop, result."""
 
 from __future__ import annotations
 
 import fcntl
 import os
+import shlex
+import shutil
 import signal
 import sys
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager
 from pathlib import Path
+from types import FrameType
 from typing import Any
-
-import torch
 
 from marl_llm import config, team
 from marl_llm.errors import CheckpointError, ConfigError
-from marl_llm.journal import Journal
+from marl_llm.journal import Journal, Progress, record_end
 from marl_llm.learn import checkpoints
+from marl_llm.learn.checkpoints import Checkpoint
 from marl_llm.local import LocalRuntime
 from marl_llm.measure import Measurer
 from marl_llm.report.live import LiveView, RunHeader, print_result
@@ -26,6 +28,7 @@ from marl_llm.train import Runtime, train
 
 CONFIG = "config.yaml"
 LOCK = "run.lock"
+INTERRUPTED = 130  # exit code
 
 
 def start(words: Sequence[str]) -> int:
@@ -38,40 +41,56 @@ def start(words: Sequence[str]) -> int:
         return print_plan(run)
     run_dir = new_folder(run)
     with locked(run_dir):
-        config.write(composed, run_dir / CONFIG)
-        return _go(run, run_dir, resumed=False)
+        if (run_dir / CONFIG).exists():
+            raise CheckpointError(
+                f"{run_dir} holds a run already; choose another run.dir, or go on with it: "
+                f"{resume_command(run_dir)}"
+            )
+        keep_config(composed, run_dir)
+        return go(run, run_dir, None)
 
 
 def resume(folder: str, updates: str | None) -> int:
-    """`marl-llm train resume=RUNDIR`: go on after the last intact checkpoint."""
+    """`marl-llm train resume=RUNDIR`: go on after the newest checkpoint, or from the start."""
     run_dir = Path(folder)
     if not (run_dir / CONFIG).exists():
         raise CheckpointError(f"{folder!r} is no run folder: it has no {CONFIG}")
-    composed = config.read(run_dir / CONFIG)
-    if updates is not None:
-        if not updates.isdigit():
-            raise ConfigError(f"updates must be a number, got {updates!r}")
-        composed["updates"] = int(updates)
-    run = RunSettings.of(composed)
     with locked(run_dir):
-        config.write(composed, run_dir / CONFIG)
-        return _go(run, run_dir, resumed=True)
+        composed = config.read(run_dir / CONFIG)
+        if updates is not None:
+            if not updates.isdigit():
+                raise ConfigError(f"updates must be a number, got {updates!r}")
+            composed["updates"] = int(updates)
+        run = RunSettings.of(composed)
+        kept = newest(run_dir)
+        if kept is not None and kept.update > run.updates:
+            raise ConfigError(
+                f"{run_dir} has {kept.update} updates behind it; updates={run.updates} would go "
+                f"back, give at least {kept.update}"
+            )
+        keep_config(composed, run_dir)
+        return go(run, run_dir, kept)
+
+
+def resume_command(run_dir: Path) -> str:
+    """What to type in order to go on with a run."""
+    return f"marl-llm train resume={shlex.quote(str(run_dir))}"
 
 
 def new_folder(run: RunSettings) -> Path:
     """A folder for a new run: the one asked for, or the next free one under runs/.
 
     Raises:
-        CheckpointError: the folder asked for holds a run already.
+        CheckpointError: it cannot be made.
     """
     if run.run.dir is not None:
         run_dir = Path(run.run.dir)
-        if (run_dir / CONFIG).exists():
+        try:
+            run_dir.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
             raise CheckpointError(
-                f"{run_dir} holds a run already; choose another run.dir, or go on with it: "
-                f"marl-llm train resume={run_dir}"
-            )
-        run_dir.mkdir(parents=True, exist_ok=True)
+                f"run.dir {str(run_dir)!r} cannot be made ({error.strerror}); choose another"
+            ) from error
         return run_dir
     for number in range(1, 10_000):
         suffix = "" if number == 1 else f"-{number}"
@@ -82,6 +101,39 @@ def new_folder(run: RunSettings) -> Path:
             continue
         return run_dir
     raise CheckpointError("runs/ holds 10,000 runs of this experiment and seed; tidy it up")
+
+
+def keep_config(composed: Mapping[str, Any], run_dir: Path) -> None:
+    """Keep the configuration; a run killed meanwhile has the old one or the new."""
+    half = run_dir / f".{CONFIG}.half"
+    config.write(composed, half)
+    half.replace(run_dir / CONFIG)
+
+
+def newest(run_dir: Path) -> Checkpoint | None:
+    """The newest checkpoint of a run; None = killed before its first, so that it starts again.
+
+    Raises:
+        CheckpointError: it was cut short or altered; the message offers the one before.
+    """
+    found = checkpoints.all_of(run_dir)
+    if not found:
+        return None
+    broken: list[Path] = []
+    for path in reversed(found):
+        fault = checkpoints.fault_of(path)
+        if fault is None:
+            break
+        broken.insert(0, path)
+    if not broken:
+        return checkpoints.load(found[-1])
+    whole = found[: -len(broken)]
+    where = f"{whole[-1].name}, which is intact" if whole else "the start, as none is intact"
+    remove = " ".join(shlex.quote(str(path)) for path in broken)
+    raise CheckpointError(
+        f"{checkpoints.fault_of(found[-1])}; to go on from {where}: rm -r {remove} && "
+        f"{resume_command(run_dir)}"
+    )
 
 
 @contextmanager
@@ -106,23 +158,59 @@ def locked(run_dir: Path) -> Iterator[None]:
         yield
 
 
-@contextmanager
-def interruptible() -> Iterator[Callable[[], bool]]:
-    """Turn the first Ctrl-C (or SIGTERM) into a request to stop after this update."""
-    asked: list[int] = []
-
-    def ask(number: int, _frame: Any) -> None:
-        if asked:
-            raise KeyboardInterrupt
-        asked.append(number)
-        print("\nstopping after this update; once more to stop at once", file=sys.stderr)
-
-    before = {number: signal.signal(number, ask) for number in (signal.SIGINT, signal.SIGTERM)}
+def go(run: RunSettings, run_dir: Path, kept: Checkpoint | None) -> int:
+    """Run, say how it ended, and return the exit code."""
     try:
-        yield lambda: bool(asked)
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
+        with terminable(), recorded(run, run_dir):
+            done, report = carry_out(run, run_dir, kept)
+    except KeyboardInterrupt:
+        print(f"interrupted; go on with: {resume_command(run_dir)}", file=sys.stderr)
+        return INTERRUPTED
+    print_result(read(run_dir), report)
+    if done < run.updates:
+        print(f"stopped after update {done}; go on with: {resume_command(run_dir)}")
+        return INTERRUPTED
+    return 0
+
+
+def carry_out(run: RunSettings, run_dir: Path, kept: Checkpoint | None) -> tuple[int, Path]:
+    """Everything between the lock and the result: the updates done in all, and the report."""
+    team.use_threads(run.runtime.threads)
+    progress = Progress.of(kept)
+    with LiveView(RunHeader(run.experiment, run_dir, run.seed, run.updates)) as view:
+        make_models(run, run_dir, view.stage)
+        view.stage("starting engines and learners")
+        with closing(make_runtime(run, run_dir)) as runtime:
+            if kept is not None:
+                for policy in run.policies:
+                    runtime.restore(policy, kept.folder(policy))
+            measurer = Measurer(run, team.seats(run, run_dir))
+            decode = team.token_texts(run_dir, next(iter(run.policies)))
+            with closing(Journal(run, run_dir, view, decode, progress)) as journal:
+                with patient() as stopped:
+                    done = train(run, runtime, measurer, journal, progress.updates, stopped)
+                status = "finished" if done == run.updates else "stopped"
+                return done, journal.finish(done, status)
+
+
+def make_models(run: RunSettings, run_dir: Path, stage: Callable[[str], None]) -> None:
+    """The policies' starting models, once per run; a run killed meanwhile has none and starts over.
+
+    Args:
+        run: the settings.
+        run_dir: its folder.
+        stage: told what goes on now.
+    """
+    models = run_dir / team.MODELS
+    if models.exists():
+        return
+    half = run_dir / f".{team.MODELS}.half"
+    shutil.rmtree(half, ignore_errors=True)
+    team.prepare(run, half, stage)
+    for path in (*half.rglob("*"), half):
+        checkpoints.flush(path)
+    half.rename(models)
+    checkpoints.flush(run_dir)
 
 
 def make_runtime(run: RunSettings, run_dir: Path) -> Runtime:
@@ -134,36 +222,51 @@ def make_runtime(run: RunSettings, run_dir: Path) -> Runtime:
     return LocalRuntime(run, run_dir)
 
 
-def _go(run: RunSettings, run_dir: Path, *, resumed: bool) -> int:
-    if run.runtime.threads is not None:
-        torch.set_num_threads(run.runtime.threads)
-    kept = checkpoints.latest(run_dir) if resumed else None
-    header = RunHeader(run.experiment, run_dir, run.seed, run.updates)
-    with interruptible() as stopped, LiveView(header) as view:
-        if not (run_dir / team.MODELS / ".ready").exists():
-            team.prepare(run, run_dir, view.stage)
-            (run_dir / team.MODELS / ".ready").touch()
-        view.stage("starting engines and learners")
-        runtime = make_runtime(run, run_dir)
-        try:
-            done, seconds = 0, 0.0
-            if kept is not None:
-                done, seconds = kept.update, float(kept.scalars["seconds"])
-                for policy in run.policies:
-                    runtime.restore(policy, kept.folder(policy))
-            decode = {policy: team.token_texts(run_dir, policy) for policy in run.policies}
-            journal = Journal(run, run_dir, view, decode, done, seconds)
-            try:
-                measurer = Measurer(run, team.seats(run, run_dir))
-                done = train(run, runtime, measurer, journal, done, stopped)
-                status = "finished" if done == run.updates else "stopped"
-                report = journal.finish(done, status)
-            finally:
-                journal.close()
-        finally:
-            runtime.close()
-    print_result(read(run_dir), report)
-    if status == "stopped":
-        print(f"stopped after update {done}; go on with: marl-llm train resume={run_dir}")
-        return 130
-    return 0
+@contextmanager
+def recorded(run: RunSettings, run_dir: Path) -> Iterator[None]:
+    """Have the summary say so when the run ends early, by an error or at once by an interrupt."""
+    try:
+        yield
+    except BaseException as error:
+        status = "stopped" if isinstance(error, KeyboardInterrupt) else "failed"
+        record_end(run, run_dir, status, str(error) or type(error).__name__)
+        raise
+
+
+@contextmanager
+def terminable() -> Iterator[None]:
+    """Have SIGTERM do what Ctrl-C does."""
+
+    def interrupt(_number: int, _frame: FrameType | None) -> None:
+        raise KeyboardInterrupt
+
+    with handling({signal.SIGTERM: interrupt}):
+        yield
+
+
+@contextmanager
+def patient() -> Iterator[Callable[[], bool]]:
+    """Turn the first Ctrl-C (or SIGTERM) into a request to stop after this update."""
+    asked: list[int] = []
+
+    def ask(number: int, _frame: FrameType | None) -> None:
+        if asked:
+            raise KeyboardInterrupt
+        asked.append(number)
+        print("\nstopping after this update; once more to stop at once", file=sys.stderr)
+
+    with handling({signal.SIGINT: ask, signal.SIGTERM: ask}):
+        yield lambda: bool(asked)
+
+
+@contextmanager
+def handling(
+    handlers: Mapping[signal.Signals, Callable[[int, FrameType | None], None]],
+) -> Iterator[None]:
+    """Handle signals in another way for a while."""
+    before = {number: signal.signal(number, handler) for number, handler in handlers.items()}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)

@@ -17,7 +17,7 @@ def derive(*path: int | str) -> int:
     Args:
         path: the run's seed first, then what the draw is for.
     """
-    text = "\x1f".join(f"{type(part).__name__}:{part}" for part in path)
+    text = "\x1f".join([f"{type(part).__name__}:{part}" for part in path])
     return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest(), "big") >> 1
 
 

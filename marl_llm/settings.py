@@ -16,7 +16,7 @@ from marl_llm.agents.role import Role
 from marl_llm.config import build, settings
 from marl_llm.credit import Estimator
 from marl_llm.errors import ConfigError, nearest
-from marl_llm.games import Game
+from marl_llm.games.text_game import TextGame
 from marl_llm.learn.learner import LearnerSettings
 from marl_llm.learn.supervised import FitSettings
 from marl_llm.rollout.shaping import Shaping
@@ -126,6 +126,11 @@ class RunSettings:
             ConfigError: a setting is unknown or out of range, or a name leads nowhere.
         """
         values = dict(config)
+        for name in ("seed", "updates"):  # first, since other settings may refer to them
+            if type(values.get(name)) is not int or values[name] < 0:
+                raise ConfigError(
+                    f"{name} must be a whole number of at least 0, got {values.get(name)!r}"
+                )
         nodes = {name: values.pop(name, {}) for name in ("games", "held_out")}
         parts = {name: build(value, where=name) for name, value in values.items()}
         parts["rollout"] = settings(Rollout, parts.get("rollout", {}), "rollout")
@@ -143,8 +148,6 @@ class RunSettings:
 
     def _check(self) -> None:
         for what, number, least in (
-            ("seed", self.seed, 0),
-            ("updates", self.updates, 0),
             ("evaluation.every", self.evaluation.every, 1),
             ("evaluation.pairs", self.evaluation.pairs, 1),
             ("run.checkpoint_every", self.run.checkpoint_every, 1),
@@ -159,6 +162,8 @@ class RunSettings:
                 raise ConfigError(
                     f"seats.{name}.policy is {seat.policy!r}; {nearest(seat.policy, self.policies)}"
                 )
+        for make in self.makers().values():
+            make()  # a game's own settings are checked where it is made
         known = {*self.seats, *self.opponents}
         for lineup in self.rollout.lineups:
             for name in lineup:
@@ -174,7 +179,7 @@ class RunSettings:
             if name not in known:
                 raise ConfigError(f"evaluation names game {name!r}; {nearest(name, known)}")
 
-    def makers(self) -> dict[str, Callable[[], Game]]:
+    def makers(self) -> dict[str, Callable[[], TextGame]]:
         """Makers of fresh games, by name; pickle as the nodes they are made from."""
         return {
             name: partial(build, node, where=f"games.{name}")

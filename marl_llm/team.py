@@ -2,7 +2,7 @@
 
 `prepare` makes each policy's starting model (built or loaded, cold-started) and keeps it as a model
 folder in the run; `engine`, `trainer` and `seats` then make the parts from that folder, in this
-process or in any other.
+process or in any other, and `collect` has them play.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
+import torch
 from transformers import AutoTokenizer
 
 from marl_llm import coldstart
@@ -27,19 +28,29 @@ from marl_llm.serve import Engine
 from marl_llm.serve.models import load_model
 from marl_llm.serve.transformers_engine import TransformersEngine
 from marl_llm.settings import RunSettings
-from marl_llm.store import Store, put_episodes
+from marl_llm.store import Store
 from marl_llm.trainer import Trainer
 from marl_llm.types import Episode
 
 MODELS = "models"  # folder of a run, one model folder per policy
 
 
-def prepare(run: RunSettings, run_dir: Path, stage: Callable[[str], None]) -> None:
-    """Make every policy's starting model and keep it in the run folder.
+def use_threads(count: int | None) -> int:
+    """Let torch compute with so many threads, None = as it does; how many that is.
+
+    The order of a sum hangs on it, so all processes of a run take the same number.
+    """
+    if count is not None:
+        torch.set_num_threads(count)
+    return torch.get_num_threads()
+
+
+def prepare(run: RunSettings, models: Path, stage: Callable[[str], None]) -> None:
+    """Make every policy's starting model and keep it as a folder of its name.
 
     Args:
         run: the settings.
-        run_dir: the run folder.
+        models: where the folders go.
         stage: told what goes on now.
     """
     makers = {name: make for name, make in run.makers().items() if name in run.games}
@@ -62,7 +73,7 @@ def prepare(run: RunSettings, run_dir: Path, stage: Callable[[str], None]) -> No
             chat = Chat(tokenizer)
             pairs = coldstart.demonstrations(episodes, makers, role, chat, cold.thought)
             fit(model, pairs, cold.fit, seed=derive(run.seed, "fit", name))
-        folder = run_dir / MODELS / name
+        folder = models / name
         model.save_pretrained(folder)
         tokenizer.save_pretrained(folder)
 
@@ -95,13 +106,20 @@ def trainer(run: RunSettings, run_dir: Path, policy: str) -> Trainer:
 
 
 def seats(run: RunSettings, run_dir: Path) -> dict[str, ModelSeat | Player]:
-    """Everybody who can sit down, by name."""
+    """Everybody who can sit down, by name.
+
+    Raises:
+        ConfigError: a scripted player has the name of a model's seat.
+    """
+    scripted = {**run.opponents, **run.evaluation.panel}
+    for name in run.seats.keys() & scripted.keys():
+        raise ConfigError(f"{name!r} is both a model's seat and a scripted player; rename one")
     chats = {policy: chat(run_dir, policy) for policy in run.policies}
     models: Mapping[str, ModelSeat | Player] = {
         name: ModelSeat(seat.role, chats[seat.policy], seat.policy)
         for name, seat in run.seats.items()
     }
-    return {**models, **run.opponents, **run.evaluation.panel}
+    return {**models, **scripted}
 
 
 def chat(run_dir: Path, policy: str) -> Chat:
@@ -114,10 +132,23 @@ def collect(
     makers: Mapping[str, Callable[[], Game]],
     who: Mapping[str, ModelSeat | Player],
     engines: Mapping[str, Engine],
+    versions: Mapping[str, int],
     store: Store,
     plans: Sequence[Plan],
+    idle: dict[str, list[Game]],
 ) -> list[Episode]:
-    """Play planned episodes by the run's rules and put them into the store of every policy."""
+    """Play planned episodes by the run's rules and put them into the store of every policy.
+
+    Args:
+        run: the settings.
+        makers: of fresh games, by name.
+        who: can sit down, by name.
+        engines: by policy.
+        versions: of the policies' weights at the start; the records count as so old.
+        store: where to.
+        plans: what to play.
+        idle: games kept from one call to the next: to make one costs more than to play it.
+    """
     rollout = run.rollout
     episodes = play(
         plans,
@@ -129,13 +160,15 @@ def collect(
         turn_seconds=rollout.turn_seconds,
         stall_seconds=rollout.stall_seconds,
         shaping=rollout.shaping,
+        idle=idle,
     )
-    for policy, engine in engines.items():
-        put_episodes(store, policy, engine.version, episodes)
+    records = {(episode.id, episode.attempt): episode for episode in episodes}
+    for policy, version in versions.items():
+        store.put(policy, version, records)
     return episodes
 
 
 def token_texts(run_dir: Path, policy: str) -> Callable[[int], str]:
     """One token id of a policy as text."""
     tokenizer = AutoTokenizer.from_pretrained(run_dir / MODELS / policy)
-    return lambda token: tokenizer.decode([token])
+    return lambda token: str(tokenizer.decode([token]))

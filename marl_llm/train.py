@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Protocol
 
-from marl_llm.journal import Journal
+from marl_llm.journal import Journal, measured_after
 from marl_llm.measure import Measurer
 from marl_llm.rollout.plans import Plan, balanced
 from marl_llm.serve import Engine
@@ -21,15 +21,18 @@ from marl_llm.types import Episode
 class Runtime(Protocol):
     """Where the parts of a run live: `local.LocalRuntime` or `cluster.runtime.RayRuntime`."""
 
-    @property
-    def engines(self) -> Mapping[str, Engine]:
-        """By policy, with the latest weights."""
+    def serving(self) -> Mapping[str, Engine]:
+        """Engines by policy, freshly loaded with the latest weights.
+
+        Loading also makes an engine forget what it computed before, so that what comes next does
+        not hang on what came before: a resumed run goes on as if it had never been stopped.
+        """
 
     def collect(self, plans: Sequence[Plan]) -> list[Episode]:
-        """Play these episodes and put them into the store."""
+        """Play these episodes and put them into the store of every policy."""
 
     def learn(self, policy: str, episodes: int) -> Lesson:
-        """Claim that many episodes, update the policy once, publish and load its weights."""
+        """Claim that many episodes, update the policy once and publish its weights."""
 
     def save(self, policy: str, folder: Path) -> None:
         """Write the policy's learner, whole, into an empty folder."""
@@ -59,28 +62,25 @@ def train(
         start: updates already done.
         stopped: True once the user wants to stop; asked between updates.
     """
-    agents = {name: list(make().possible_agents) for name, make in run.makers().items() if name in run.games}
+    makers = run.makers()
+    agents = {name: list(makers[name]().possible_agents) for name in run.games}
+    rollout = run.rollout
     if start == 0:
-        journal.measured(0, measurer.measure(0, runtime.engines))
-    done = start
-    while done < run.updates and not stopped():
+        journal.measured(0, measurer.measure(0, runtime.serving()))
+    done, stop = start, stopped()
+    while done < run.updates and not stop:
+        journal.begin()
         plans = balanced(
-            run.seed,
-            done,
-            run.rollout.episodes,
-            run.rollout.group_size,
-            agents,
-            run.rollout.lineups,
+            run.seed, done, rollout.episodes, rollout.group_size, agents, rollout.lineups
         )
-        journal.begin(done + 1)
         episodes = runtime.collect(plans)
         journal.collected(episodes)
         lessons = {policy: runtime.learn(policy, len(episodes)) for policy in run.policies}
         done += 1
         journal.learned(done, episodes, lessons)
-        last = done == run.updates
-        if last or done % run.evaluation.every == 0:
-            journal.measured(done, measurer.measure(done, runtime.engines))
-        if last or done % run.run.checkpoint_every == 0 or stopped():
+        if measured_after(run, done):
+            journal.measured(done, measurer.measure(done, runtime.serving()))
+        stop = stopped()
+        if stop or done == run.updates or done % run.run.checkpoint_every == 0:
             journal.checkpoint(done, runtime.save)
     return done

@@ -1,7 +1,7 @@
 """One policy's trainer: finished episodes in, new weights out.
 
 It names the steps (columns, credit, update) and holds what must be remembered between updates: the
-learner and the credit rule's state. In a cluster this very class sits in the policy's learner actor.
+learner and the credit rule's state. In a cluster this class sits in the policy's trainer actor.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from marl_llm.credit.batch import Credit, TurnBatch, from_episodes, per_token, t
 from marl_llm.errors import TrainingError
 from marl_llm.learn.learner import Learner
 from marl_llm.seeds import generator
-from marl_llm.types import Episode, Weights
+from marl_llm.types import Episode
 
 STATE_FILE = "credit.json"
 
@@ -31,7 +31,6 @@ class Lesson:
     policy: str
     stats: Mapping[str, float]  # `part/role/quantity` without the role
     advantages: np.ndarray  # [M] per sampled token, in the order of the policy's turns
-    weights: Weights
 
 
 def estimate(
@@ -71,7 +70,7 @@ class Trainer:
         self._state: State | None = None
 
     def learn(self, episodes: Sequence[Episode]) -> Lesson:
-        """One update.
+        """One update; the new weights are the learner's.
 
         Raises:
             TrainingError: the policy sampled nothing in these episodes.
@@ -101,7 +100,6 @@ class Trainer:
                 "credit/seconds": credited - began,
             },
             advantages=per_token(credit, batch),
-            weights=self.learner.weights(),
         )
 
     def save(self, folder: Path) -> None:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Hashable, Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import ray
@@ -12,34 +13,37 @@ from marl_llm.errors import DeadlineError, MarlError
 from marl_llm.store import Claim
 from marl_llm.types import Completion, Request, Weights
 
-CALL_SECONDS = 600.0  # a single call that takes longer is a hang
+CALL_SECONDS = 600.0  # an ordinary call that takes longer is a hang
+WORK_SECONDS = 24 * 3600.0  # a rollout, which has deadlines of its own, or an update of any size
 DECODE_SECONDS = 60.0  # how long one exchange lets an engine decode before it says "nothing yet"
 
 
-def call(method: Any, *arguments: Any, seconds: float = CALL_SECONDS) -> Any:
-    """The answer of an actor.
+def answer(pending: ray.ObjectRef, who: str, seconds: float = CALL_SECONDS) -> Any:
+    """What a call brings.
+
+    Args:
+        pending: the call.
+        who: was called, for errors.
+        seconds: to wait at most.
 
     Raises:
         DeadlineError: no answer in time.
-        MarlError: the actor's own error, as it was raised there, or that the actor died.
+        MarlError: the actor's own error, as it was raised there; or the actor's process has ended.
     """
-    return answer(method.remote(*arguments), method._method_name, seconds)
-
-
-def answer(pending: ray.ObjectRef, name: str, seconds: float = CALL_SECONDS) -> Any:
-    """What a call that was made earlier has brought, see `call`."""
     try:
         return ray.get(pending, timeout=seconds)
     except ray.exceptions.GetTimeoutError as error:
-        raise DeadlineError(f"no answer from {name} within {seconds:.0f} s") from error
+        raise DeadlineError(
+            f"no answer from {who} within {seconds:.0f} s; is the machine overloaded?"
+        ) from error
     except ray.exceptions.RayTaskError as error:
         if isinstance(error.cause, MarlError):
             raise error.cause from None
         raise
     except ray.exceptions.RayActorError as error:
         raise MarlError(
-            f"the process behind {name} ended ({' '.join(str(error).split())[:300]}); go on from "
-            "the last checkpoint with train resume=RUNDIR"
+            f"the process of {who} has ended, perhaps for want of memory; go on from the last "
+            "checkpoint with marl-llm train resume=RUNDIR"
         ) from error
 
 
@@ -49,43 +53,41 @@ class RemoteStore:
     def __init__(self, actor: Any) -> None:
         self._actor = actor
 
-    def put(self, policy: str, key: Hashable, version: int, record: Any) -> bool:
+    def put(self, policy: str, version: int, records: Mapping[Any, Any]) -> int:
         """As `Store.put`."""
-        return call(self._actor.put, policy, key, version, record)
+        return answer(self._actor.put.remote(policy, version, records), "the store")
 
     def claim(self, policy: str, count: int, oldest: int, lease: float) -> Claim | None:
         """As `Store.claim`."""
-        return call(self._actor.claim, policy, count, oldest, lease)
+        return answer(self._actor.claim.remote(policy, count, oldest, lease), "the store")
 
     def acknowledge(self, policy: str, claim: int) -> None:
         """As `Store.acknowledge`."""
-        call(self._actor.acknowledge, policy, claim)
+        answer(self._actor.acknowledge.remote(policy, claim), "the store")
 
     def publish(self, weights: Weights) -> None:
         """As `Store.publish`."""
-        call(self._actor.publish, weights)
+        answer(self._actor.publish.remote(weights), "the store")
 
     def latest(self, policy: str) -> Weights | None:
         """As `Store.latest`."""
-        return call(self._actor.latest, policy)
+        return answer(self._actor.latest.remote(policy), "the store")
 
 
 class RemoteEngine:
-    """A policy's engine, in its actor.
+    """A policy's engine, in its actor, which may have several clients.
 
-    One exchange is under way at a time: it hands over what was submitted and brings what is finished,
-    so a batch of replies costs one message each way.
+    One exchange of a client is under way at a time: it hands over what was submitted and brings
+    what is finished, so a batch of replies costs one message each way.
     """
 
-    def __init__(self, actor: Any) -> None:
-        self._actor = actor
+    def __init__(self, actor: Any, policy: str) -> None:
+        """Become a client; waits until the engine is loaded."""
+        self._actor, self._who = actor, f"the engine of {policy}"
         self._queue: list[Request] = []
         self._pending: ray.ObjectRef | None = None
         self._in_flight = 0
-        self.version, self.context = call(actor.facts)
-
-    def __reduce__(self) -> tuple[type[RemoteEngine], tuple[Any]]:
-        return RemoteEngine, (self._actor,)
+        self._client, self.version, self.context = answer(actor.join.remote(), self._who)
 
     def submit(self, requests: Sequence[Request]) -> None:
         """As `Engine.submit`."""
@@ -97,13 +99,12 @@ class RemoteEngine:
         """As `Engine.poll`."""
         end = time.monotonic() + timeout
         while self._in_flight:
-            self._exchange()
-            left = end - time.monotonic()
-            ready, _ = ray.wait([self._pending], timeout=max(left, 0.0))
+            pending = self._exchange()
+            ready, _ = ray.wait([pending], timeout=max(end - time.monotonic(), 0.0))
             if not ready:
                 return []
-            done, self.version, self.context = answer(self._pending, "engine.exchange")
             self._pending = None
+            done, self.version = answer(pending, self._who)
             self._in_flight -= len(done)
             if done:
                 return done
@@ -115,13 +116,26 @@ class RemoteEngine:
         temperature: float = 1.0,
     ) -> list[list[float]]:
         """As `Engine.score`."""
-        return call(self._actor.score, sequences, temperature)
+        return answer(self._actor.score.remote(sequences, temperature), self._who)
 
     def load(self, weights: Weights) -> None:
         """As `Engine.load`."""
-        self.version = call(self._actor.load, weights)
+        self.version = answer(self._actor.load.remote(weights), self._who)
 
-    def _exchange(self) -> None:
+    def load_latest(self) -> None:
+        """Have the engine fetch the store's latest weights of its policy, as `load` does."""
+        self.version = answer(self._actor.load_latest.remote(), self._who)
+
+    def _exchange(self) -> ray.ObjectRef:
         if self._pending is None:
-            requests, self._queue = self._queue, []
-            self._pending = self._actor.exchange.remote(requests, DECODE_SECONDS)
+            now = time.monotonic()
+            # Clocks of two machines have nothing in common: a deadline travels as the time left.
+            requests = [
+                request
+                if request.deadline is None
+                else replace(request, deadline=request.deadline - now)
+                for request in self._queue
+            ]
+            self._queue = []
+            self._pending = self._actor.exchange.remote(self._client, requests, DECODE_SECONDS)
+        return self._pending

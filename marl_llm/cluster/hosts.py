@@ -2,35 +2,76 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from itertools import count
 from pathlib import Path
-
-import torch
+from typing import Any
 
 from marl_llm import team
+from marl_llm.cluster.clients import RemoteEngine
 from marl_llm.errors import TrainingError
+from marl_llm.games import Game
 from marl_llm.rollout.plans import Plan
-from marl_llm.serve import Engine
 from marl_llm.settings import RunSettings
 from marl_llm.store import Store
 from marl_llm.trainer import Lesson
 from marl_llm.types import Completion, Episode, Request, Weights
 
+LEASE_SECONDS = 24 * 3600.0  # no other learner takes over a policy's records
+
 
 class EngineHost:
-    """A policy's server."""
+    """A policy's server, shared by clients whose requests are decoded together."""
 
-    def __init__(self, run: RunSettings, run_dir: Path, policy: str) -> None:
-        """Load the engine."""
-        _set_threads(run)
+    def __init__(
+        self, run: RunSettings, run_dir: Path, policy: str, threads: int, store: Store
+    ) -> None:
+        """Load the engine.
+
+        Args:
+            run: the settings.
+            run_dir: the run folder.
+            policy: whose weights are served.
+            threads: for torch.
+            store: has the weights.
+        """
+        team.use_threads(threads)
+        self._policy, self._store = policy, store
         self._engine = team.engine(run, run_dir, policy)
+        self._clients, self._numbers = count(), count()
+        self._asked: dict[int, tuple[int, int]] = {}  # our number -> client, the client's id
+        self._finished: dict[int, list[Completion]] = {}  # by client
+
+    def join(self) -> tuple[int, int, int]:
+        """Take on a client: its number, the version now served, and the context."""
+        client = next(self._clients)
+        self._finished[client] = []
+        return client, self._engine.version, self._engine.context
 
     def exchange(
-        self, requests: Sequence[Request], timeout: float
-    ) -> tuple[list[Completion], int, int]:
-        """Take requests, give what is finished, the version, and the context."""
-        self._engine.submit(requests)
-        return self._engine.poll(timeout), self._engine.version, self._engine.context
+        self, client: int, requests: Sequence[Request], timeout: float
+    ) -> tuple[list[Completion], int]:
+        """Take a client's requests, whose deadlines are seconds from now; give what is finished.
+
+        Returns:
+            The client's replies, which may be none if others' were finished first, and the version.
+        """
+        now = time.monotonic()
+        numbered = []
+        for request in requests:
+            number = next(self._numbers)
+            deadline = None if request.deadline is None else now + request.deadline
+            numbered.append(replace(request, id=number, deadline=deadline))
+            self._asked[number] = client, request.id
+        self._engine.submit(numbered)
+        if not self._finished[client]:
+            for completion in self._engine.poll(timeout):
+                owner, number = self._asked.pop(completion.id)
+                self._finished[owner].append(replace(completion, id=number))
+        done, self._finished[client] = self._finished[client], []
+        return done, self._engine.version
 
     def score(
         self, sequences: Sequence[tuple[tuple[int, ...], tuple[int, ...]]], temperature: float
@@ -43,21 +84,33 @@ class EngineHost:
         self._engine.load(weights)
         return self._engine.version
 
-    def facts(self) -> tuple[int, int]:
-        """Version and context."""
-        return self._engine.version, self._engine.context
+    def load_latest(self) -> int:
+        """Take the store's latest weights and say which version is served now."""
+        weights = self._store.latest(self._policy)
+        assert weights is not None, "a trainer publishes before its engine is asked for anything"
+        return self.load(weights)
 
 
 class TrainerHost:
     """A policy's trainer."""
 
-    def __init__(self, run: RunSettings, run_dir: Path, policy: str, store: Store) -> None:
-        """Load the learner; its weights become the store's latest."""
-        _set_threads(run)
+    def __init__(
+        self, run: RunSettings, run_dir: Path, policy: str, threads: int, store: Store
+    ) -> None:
+        """Load the learner; its weights become the store's latest.
+
+        Args:
+            run: the settings.
+            run_dir: the run folder.
+            policy: what is trained.
+            threads: for torch.
+            store: has the episodes, and takes the weights.
+        """
+        team.use_threads(threads)
         self._policy, self._store = policy, store
         self._staleness = run.runtime.max_staleness
         self._trainer = team.trainer(run, run_dir, policy)
-        self._store.publish(self._trainer.learner.weights())
+        self._publish()
 
     def ready(self) -> int:
         """Its version, once it is loaded."""
@@ -70,7 +123,8 @@ class TrainerHost:
             TrainingError: fewer episodes of a fresh enough version wait in the store.
         """
         version = self._trainer.learner.version
-        claim = self._store.claim(self._policy, episodes, version - self._staleness, 3600.0)
+        oldest = version - self._staleness
+        claim = self._store.claim(self._policy, episodes, oldest, LEASE_SECONDS)
         if claim is None:
             raise TrainingError(
                 f"fewer than {episodes} fresh episodes wait for policy {self._policy!r} at "
@@ -78,7 +132,7 @@ class TrainerHost:
             )
         lesson = self._trainer.learn(claim.records)
         self._store.acknowledge(self._policy, claim.id)
-        self._store.publish(lesson.weights)
+        self._publish()
         return lesson
 
     def save(self, folder: Path) -> None:
@@ -88,6 +142,9 @@ class TrainerHost:
     def restore(self, folder: Path) -> None:
         """Go on from what `save` wrote and publish it."""
         self._trainer.restore(folder)
+        self._publish()
+
+    def _publish(self) -> None:
         self._store.publish(self._trainer.learner.weights())
 
 
@@ -95,18 +152,45 @@ class RolloutHost:
     """A rollout worker: plays its share of the games against the policies' servers."""
 
     def __init__(
-        self, run: RunSettings, run_dir: Path, engines: Mapping[str, Engine], store: Store
+        self,
+        run: RunSettings,
+        run_dir: Path,
+        threads: int,
+        engines: Mapping[str, Any],
+        store: Store,
     ) -> None:
-        """Make the games and seats."""
-        _set_threads(run)
-        self._run, self._engines, self._store = run, engines, store
+        """Make the seats, and become a client of every engine.
+
+        Args:
+            run: the settings.
+            run_dir: the run folder.
+            threads: for torch.
+            engines: actors of `EngineHost`, by policy.
+            store: takes the episodes.
+        """
+        team.use_threads(threads)
+        self._run, self._store = run, store
         self._makers, self._seats = run.makers(), team.seats(run, run_dir)
+        self._engines = {name: RemoteEngine(actor, name) for name, actor in engines.items()}
+        self._idle: dict[str, list[Game]] = {}
 
-    def collect(self, plans: Sequence[Plan]) -> list[Episode]:
-        """Play these episodes and put them into the store of every policy."""
-        return team.collect(self._run, self._makers, self._seats, self._engines, self._store, plans)
+    def ready(self) -> None:
+        """Once it is loaded."""
 
+    def collect(self, plans: Sequence[Plan], versions: Mapping[str, int]) -> list[Episode]:
+        """Play these episodes and put them into the store of every policy.
 
-def _set_threads(run: RunSettings) -> None:
-    if run.runtime.threads is not None:
-        torch.set_num_threads(run.runtime.threads)
+        Args:
+            plans: what to play.
+            versions: of the weights that the engines serve now, by policy.
+        """
+        return team.collect(
+            self._run,
+            self._makers,
+            self._seats,
+            self._engines,
+            versions,
+            self._store,
+            plans,
+            self._idle,
+        )

@@ -1,16 +1,21 @@
-"""`runtime=ray`: a local Ray cluster with one engine and one trainer per policy, workers and a store."""
+"""`runtime=ray`: a local Ray cluster with a store, workers, an engine and a trainer per policy."""
 
 from __future__ import annotations
 
+import logging
 import os
 import time
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import ray
 
-from marl_llm.cluster.clients import RemoteEngine, RemoteStore, answer, call
+from marl_llm import team
+from marl_llm.cluster.clients import WORK_SECONDS, RemoteEngine, RemoteStore, answer
 from marl_llm.cluster.hosts import EngineHost, RolloutHost, TrainerHost
+from marl_llm.errors import ModelError
 from marl_llm.rollout.plans import Plan
 from marl_llm.serve import Engine
 from marl_llm.settings import RunSettings
@@ -20,85 +25,132 @@ from marl_llm.types import Episode
 
 
 class RayRuntime:
-    """The same steps as `local.LocalRuntime`, each in the process that it belongs to."""
+    """The same steps as `local.LocalRuntime`, each in the process that it belongs to.
+
+    With one worker the requests reach the engine in the same batches as in one process, and every
+    number is the same. With several, who shares a batch with whom hangs on the clock, and log-probs
+    differ by rounding.
+    """
 
     def __init__(self, run: RunSettings, run_dir: Path) -> None:
-        """Start a cluster of this run's own, and the actors in it."""
-        run_dir = run_dir.resolve()
-        processes = 2 * len(run.policies) + run.runtime.workers + 1
-        ray.init(
-            address="local",
-            num_cpus=max(processes, os.cpu_count() or 1),  # actors are many and mostly wait
-            include_dashboard=False,
-            log_to_driver=False,
-            configure_logging=False,
-            _node_ip_address="127.0.0.1",
-        )
+        """Start a cluster of this run's own, and the actors in it; they load at the same time.
+
+        Raises:
+            ModelError: a policy wants a GPU, and there is none.
+        """
+        run_dir, threads = run_dir.resolve(), team.use_threads(run.runtime.threads)
+        start_cluster(processes=2 * len(run.policies) + run.runtime.workers + 1)
         try:
-            self._store_actor = ray.remote(num_cpus=1)(MemoryStore).remote(time.monotonic)
-            self._store = RemoteStore(self._store_actor)
-            self._engine_actors = {
-                name: _actor(EngineHost, run).remote(run, run_dir, name) for name in run.policies
-            }
-            self._trainers = {
-                name: _actor(TrainerHost, run).remote(run, run_dir, name, self._store)
-                for name in run.policies
-            }
-            self.engines: Mapping[str, Engine] = {
-                name: RemoteEngine(actor) for name, actor in self._engine_actors.items()
-            }
+            share = gpu_share(run, int(ray.cluster_resources().get("GPU", 0)))
+            run = on_visible_gpu(run)
+            self._store = RemoteStore(_actor(MemoryStore).remote(time.monotonic))
+            engines, self._trainers = (
+                {
+                    name: _actor(host, share[name]).remote(run, run_dir, name, threads, self._store)
+                    for name in run.policies
+                }
+                for host in (EngineHost, TrainerHost)
+            )
             self._workers = [
-                ray.remote(num_cpus=1)(RolloutHost).remote(run, run_dir, self.engines, self._store)
+                _actor(RolloutHost).remote(run, run_dir, threads, engines, self._store)
                 for _ in range(run.runtime.workers)
             ]
-            for name in run.policies:
-                call(self._trainers[name].ready)
-                self._load(name)
+            self._engines = {name: RemoteEngine(actor, name) for name, actor in engines.items()}
+            for name, trainer in self._trainers.items():
+                answer(trainer.ready.remote(), f"the trainer of {name}")
+            for worker in self._workers:
+                answer(worker.ready.remote(), "a rollout worker")
         except BaseException:
             self.close()
             raise
 
-    def _load(self, policy: str) -> None:
-        weights = self._store.latest(policy)
-        assert weights is not None, "a policy publishes before its weights are loaded"
-        self.engines[policy].load(weights)
+    def serving(self) -> Mapping[str, Engine]:
+        """Engines by policy, freshly loaded with the latest weights."""
+        for engine in self._engines.values():
+            engine.load_latest()
+        return self._engines
 
     def collect(self, plans: Sequence[Plan]) -> list[Episode]:
-        """Share these episodes among the workers, whole groups each; they put them into the store."""
-        for policy in self.engines:
-            self._load(policy)
+        """Share these episodes among the workers, whole groups each; they put them in the store."""
+        versions = {policy: engine.version for policy, engine in self.serving().items()}
         count = len(self._workers)
-        shares = [[plan for plan in plans if plan.group % count == n] for n in range(count)]
         pending = [
-            worker.collect.remote(share)
-            for worker, share in zip(self._workers, shares, strict=True)
+            worker.collect.remote([plan for plan in plans if plan.group % count == n], versions)
+            for n, worker in enumerate(self._workers)
         ]
-        played = [e for p in pending for e in answer(p, "rollout.collect", 24 * 3600.0)]
+        played = [e for p in pending for e in answer(p, "a rollout worker", WORK_SECONDS)]
         order = {plan.id: place for place, plan in enumerate(plans)}
         return sorted(played, key=lambda episode: order[episode.id])
 
     def learn(self, policy: str, episodes: int) -> Lesson:
-        """Let the policy's trainer learn from that many episodes; its engine gets the weights."""
-        lesson = answer(
-            self._trainers[policy].learn.remote(episodes), f"trainer {policy}", 24 * 3600.0
-        )
-        self._load(policy)
-        return lesson
+        """Let the policy's trainer learn from that many episodes and publish its weights."""
+        pending = self._trainers[policy].learn.remote(episodes)
+        return answer(pending, f"the trainer of {policy}", WORK_SECONDS)
 
     def save(self, policy: str, folder: Path) -> None:
         """Write the policy's learner, whole, into an empty folder."""
-        call(self._trainers[policy].save, folder.resolve())
+        pending = self._trainers[policy].save.remote(folder.resolve())
+        answer(pending, f"the trainer of {policy}")
 
     def restore(self, policy: str, folder: Path) -> None:
         """Go on from what `save` wrote."""
-        call(self._trainers[policy].restore, folder.resolve())
-        self._load(policy)
+        pending = self._trainers[policy].restore.remote(folder.resolve())
+        answer(pending, f"the trainer of {policy}")
 
     def close(self) -> None:
         """End the cluster that this runtime started."""
         ray.shutdown()
 
 
-def _actor(cls: type, run: RunSettings) -> ray.actor.ActorClass:
-    on_gpu = any(policy.engine.device.startswith("cuda") for policy in run.policies.values())
-    return ray.remote(num_cpus=1, num_gpus=0.5 if on_gpu else 0)(cls)
+def start_cluster(processes: int) -> None:
+    """A cluster of this process's own, which ends with it, with room for so many actors."""
+    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # nobody is told of it
+    # A future Ray will hide GPUs from actors that ask for none. None of ours needs the warning.
+    os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
+    logging.getLogger("ray").setLevel(logging.ERROR)  # what else it says is for its own operators
+    ray.init(
+        address="local",
+        num_cpus=processes,  # actors mostly wait for one another, so not the machine's number
+        include_dashboard=False,
+        log_to_driver=False,
+        configure_logging=False,
+        _node_ip_address="127.0.0.1",
+    )
+
+
+def gpu_share(run: RunSettings, gpus: int) -> dict[str, float]:
+    """What part of a GPU each actor of a policy gets, by policy: 0, or 1/⌈actors / gpus⌉.
+
+    The engines and trainers of all policies on GPUs share them evenly; one part each, since an
+    actor cannot span two.
+
+    Args:
+        run: the settings.
+        gpus: in the cluster.
+
+    Raises:
+        ModelError: a policy wants a GPU, and there is none.
+    """
+    wanting = [name for name, policy in run.policies.items() if policy.engine.device != "cpu"]
+    if wanting and not gpus:
+        raise ModelError(
+            f"policy {wanting[0]!r} wants device {run.policies[wanting[0]].engine.device!r}, but "
+            "Ray sees no GPU on this machine; use engine.device=cpu"
+        )
+    parts = -(-2 * len(wanting) // gpus) if wanting else 1
+    return {name: 1 / parts if name in wanting else 0.0 for name in run.policies}
+
+
+def on_visible_gpu(run: RunSettings) -> RunSettings:
+    """The settings as an actor needs them: it sees its own GPU only, so `cuda:1` means `cuda`."""
+    policies = {
+        name: replace(
+            policy, engine=replace(policy.engine, device=policy.engine.device.partition(":")[0])
+        )
+        for name, policy in run.policies.items()
+    }
+    return replace(run, policies=policies)
+
+
+def _actor(host: type, gpu: float = 0.0) -> Any:
+    return ray.remote(num_cpus=1, num_gpus=gpu)(host)

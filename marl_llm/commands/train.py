@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from marl_llm.commands.presets import run_folder
 from marl_llm.commands.words import read
 from marl_llm.config import compose
 
@@ -23,6 +24,7 @@ def run(words: Sequence[str]) -> int:
     """Start a run or go on with one."""
     if any(word.startswith("resume=") for word in words):
         options = read(words, "train resume", keys=("resume", "updates"))
+        run_folder(options.values["resume"])
         from marl_llm.run import resume
 
         return resume(options.values["resume"], options.values.get("updates"))

@@ -1,4 +1,4 @@
-"""The words behind a command: `key=value`, `--flag` and plain names, checked against what it takes."""
+"""The words behind a command: `key=value`, `--flag` and plain names, checked as they are read."""
 
 from __future__ import annotations
 

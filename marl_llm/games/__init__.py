@@ -49,6 +49,12 @@ class Game(Protocol):
     def outcomes(self) -> Mapping[str, Outcome]:
         """How it ended for each agent; empty while the game goes on."""
 
+    def accepts(self, agent: str, action: str) -> bool:
+        """Whether the rules allow this action to an agent who is to move."""
+
+    def gap(self) -> float:
+        """The smallest difference between two endings' returns; shaping stays below half of it."""
+
     def snapshot(self) -> bytes:
         """The whole state, random generator included."""
 

@@ -297,7 +297,7 @@ class Learner:
             accumulate(self._model, batch.to(self.device), alone, live.who)
             gradients = [p.grad for p in self._model.parameters() if p.grad is not None]
             if not all(bool(torch.isfinite(gradient).all()) for gradient in gradients):
-                found = live.names[i]
+                found = live.name(int(live.places[i]))
                 break
         self._optimizer.zero_grad(set_to_none=True)
         return found

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 
@@ -19,7 +20,8 @@ class LiveTurns:
     """n turns that have tokens and credit, and their m tokens side by side."""
 
     pairs: tuple[Pair, ...]  # n
-    names: tuple[str, ...]  # n, for errors
+    places: Array  # [n] among the turns of the batch
+    name: Callable[[int], str]  # of the turn at a place, for errors
     temperatures: Array  # [n]
     lengths: Array  # [n] tokens, all > 0
     episode: Array  # [n]
@@ -32,10 +34,13 @@ class LiveTurns:
 
     def take(self, turns: Array, scale: float) -> LiveTurns:
         """Some of the turns (ascending indices), their weights times `scale`."""
+        if len(turns) == len(self.pairs) and scale == 1:
+            return self
         tokens = np.flatnonzero(np.repeat(np.isin(np.arange(len(self.pairs)), turns), self.lengths))
         return LiveTurns(
             pairs=tuple(self.pairs[i] for i in turns),
-            names=tuple(self.names[i] for i in turns),
+            places=self.places[turns],
+            name=self.name,
             temperatures=self.temperatures[turns],
             lengths=self.lengths[turns],
             episode=self.episode[turns],
@@ -49,7 +54,8 @@ class LiveTurns:
 
     def who(self, token: int) -> str:
         """The name of a token's turn."""
-        return self.names[int(np.searchsorted(np.cumsum(self.lengths), token, side="right"))]
+        turn = np.searchsorted(np.cumsum(self.lengths), token, side="right")
+        return self.name(int(self.places[turn]))
 
 
 def live_turns(
@@ -83,11 +89,12 @@ def live_turns(
         aggregation, lengths, credit.weight, batch.episode, batch.agent, batch.role
     )
     counts = (credit.weight != 0) & (lengths > 0)
-    live = np.flatnonzero(counts).tolist()
+    live = np.flatnonzero(counts)
     tokens = np.repeat(counts, lengths)
     return LiveTurns(
-        pairs=tuple((turns[i].prompt_ids, turns[i].ids) for i in live),
-        names=tuple(name_of(turns, batch, i) for i in live),
+        pairs=tuple([(turns[i].prompt_ids, turns[i].ids) for i in live.tolist()]),
+        places=live,
+        name=partial(name_of, turns, batch),
         temperatures=temperatures[live],
         lengths=lengths[live],
         episode=batch.episode[live],
@@ -113,7 +120,7 @@ def check_same(turns: Sequence[Turn], batch: TurnBatch, temperatures: Array) -> 
             f"{len(turns)} turns and temperatures of shape {temperatures.shape} for a batch of "
             f"{len(batch)} turns; all three must be of the same turns"
         )
-    sampled = np.fromiter((len(turn.ids) for turn in turns), np.int64, len(turns))
+    sampled = np.array([len(turn.ids) for turn in turns], np.int64)
     off = np.flatnonzero(sampled != batch.lengths)
     if len(off):
         i = off[0]

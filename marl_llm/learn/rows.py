@@ -124,19 +124,22 @@ def pack(pairs: Sequence[Pair], temperatures: Array | None = None) -> Rows:
     Raises:
         EpisodeError: a turn has a reply but an empty prompt, so nothing predicts its first token.
     """
-    n = len(pairs)
-    lengths = np.fromiter((len(reply) for _, reply in pairs), np.int64, n)
-    starts = np.fromiter((len(prompt) for prompt, _ in pairs), np.int64, n)
+    # What is asked of a pair is asked once: most turns of a small game are copies of others.
+    distinct = {pair: number for number, pair in enumerate(dict.fromkeys(pairs))}
+    which = np.array([distinct[pair] for pair in pairs], np.int64)
+    replies = np.array([len(reply) for _, reply in distinct], np.int64)
+    prompts = np.array([len(prompt) for prompt, _ in distinct], np.int64)
+    lengths, starts = replies[which], prompts[which]
     headless = np.flatnonzero((starts == 0) & (lengths > 0))
     if len(headless):
         raise EpisodeError(
             f"turn {headless[0]} of the batch has a reply but an empty prompt, so nothing predicts "
             "its first token; prompts must hold at least one token"
         )
-    key_of = {pair: key(*pair) for pair in dict.fromkeys(pairs) if pair[1]}
-    rows, row_of_key = maximal(key_of.values())
-    row_of_pair = {pair: row_of_key[text] for pair, text in key_of.items()}
-    row_of_turn = np.fromiter((row_of_pair.get(pair, 0) for pair in pairs), np.int64, n)
+    keys = [key(*pair) if pair[1] else b"" for pair in distinct]
+    rows, row_of_key = maximal(text for text in keys if text)
+    row_of_pair = np.array([row_of_key.get(text, 0) for text in keys], np.int64)
+    row_of_turn = row_of_pair[which]
     ids = tuple(np.frombuffer(row, ID) for row in rows)
 
     # Predicting position of token j of a turn: start + j - 1.
@@ -145,8 +148,8 @@ def pack(pairs: Sequence[Pair], temperatures: Array | None = None) -> Rows:
     begin = np.cumsum([0, *(len(row) for row in ids)])
     place = np.repeat(begin[row_of_turn], lengths) + position  # with all rows laid end to end
 
-    scale = np.ones(n, np.float32) if temperatures is None else np.asarray(temperatures, np.float32)
-    scale = np.where(scale == 0, np.float32(1), scale)
+    scale = np.ones(len(pairs)) if temperatures is None else np.asarray(temperatures)
+    scale = np.where(scale == 0, 1.0, scale).astype(np.float32)
     kinds, kind = np.unique(scale, return_inverse=True)
     slots, slot = np.unique(place * len(kinds) + np.repeat(kind, lengths), return_inverse=True)
     slot_place = slots // max(len(kinds), 1)

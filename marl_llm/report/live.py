@@ -102,7 +102,7 @@ class LiveView:
         self._stage = name
         if self._live:
             self._live.refresh()
-        else:
+        elif not self._marks:  # afterwards the lines of the updates say enough
             self._line(name)
 
     def update(self, update: int, values: Mapping[str, float], game: str = "") -> None:

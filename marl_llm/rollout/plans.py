@@ -32,7 +32,7 @@ def balanced(
     """Plans of one update: groups spread evenly over games and line-ups, line-ups over seats.
 
     Group g plays game g mod #games. A line-up names the players by seat; within its groups its
-    seats are rotated, so over a whole number of rotations every player has every seat equally often.
+    seats are rotated, so over whole rotations every player has every seat equally often.
 
     Args:
         seed: the run's.
@@ -54,7 +54,7 @@ def balanced(
     if not agents or not lineups:
         raise ConfigError("a rollout needs at least one game and one line-up of players")
     games = list(agents)
-    plans = []
+    plans: list[Plan] = []
     for number in range(episodes // group_size):
         game = games[number % len(games)]
         turn = number // len(games)

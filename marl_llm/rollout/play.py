@@ -1,9 +1,9 @@
 """Play many games at once: moves of different games meet in one batch of their policy's engine.
 
 One loop: start games until `concurrency` are running, ask every agent that must act, hand the model
-players' prompts to their engines, and go on with whatever game an answer comes back for. A game never
-waits for another. Every draw hangs on (seed, episode, agent, its turn), so who shares a batch with whom
-does not matter for what is sampled.
+players' prompts to their engines, and go on with whatever game an answer comes back for. A game
+never waits for another. Every draw hangs on (seed, episode, agent, its turn), so who shares a batch
+with whom does not matter for what is sampled.
 """
 
 from __future__ import annotations
@@ -41,6 +41,10 @@ class ModelSeat:
     role: Role
     chat: Chat
     policy: str
+    sampling: Sampling = field(init=False)  # of every reply
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "sampling", self.role.request_sampling)
 
 
 @dataclass(slots=True)
@@ -82,6 +86,7 @@ class _Asked:
     """A question that an engine is working on."""
 
     table: _Table
+    policy: str
     observation: Observation
     prompt_ids: tuple[int, ...]
 
@@ -115,6 +120,7 @@ def play(
     turn_seconds: float | None = None,
     stall_seconds: float = 600.0,
     shaping: Shaping | None = None,
+    idle: dict[str, list[Game]] | None = None,
 ) -> list[Episode]:
     """Play all planned episodes; they come back in the order of the plans.
 
@@ -128,12 +134,18 @@ def play(
         turn_seconds: deadline of one reply, None = none.
         stall_seconds: how long no reply at all may come before the run is given up.
         shaping: reward for form; None = none.
+        idle: games of earlier calls by name, used before new ones are made; finished games are
+            added. None = every call makes its own.
 
     Raises:
-        ConfigError: a plan names an unknown game or player, or a policy without an engine.
+        ConfigError: a plan names an unknown game or player, a policy without an engine, or not one
+            player for each agent; two plans have one id; `concurrency` is below 1.
         DeadlineError: nothing was finished for `stall_seconds`.
     """
-    loop = _Loop(games, seats, engines, seed, turn_seconds, shaping or Shaping())
+    if concurrency < 1:
+        raise ConfigError(f"rollout.concurrency must be at least 1 game, got {concurrency}")
+    idle = {} if idle is None else idle
+    loop = _Loop(games, seats, engines, seed, turn_seconds, shaping or Shaping(), idle)
     return loop.run(plans, concurrency, stall_seconds)
 
 
@@ -146,20 +158,22 @@ class _Loop:
         seed: int,
         turn_seconds: float | None,
         shaping: Shaping,
+        idle: dict[str, list[Game]],
     ) -> None:
         self._games, self._seats, self._engines = games, seats, engines
         self._seed, self._turn_seconds, self._shaping = seed, turn_seconds, shaping
-        self._sampling: dict[str, Sampling] = {}
         self._questions: dict[str, list[Request]] = {policy: [] for policy in engines}
         self._asked: dict[int, _Asked] = {}
         self._in_flight = dict.fromkeys(engines, 0)
         self._numbers = count()
-        self._idle: dict[str, list[Game]] = {}  # finished games, to be reset and used again
+        self._idle = idle
         self._done: dict[int, Episode] = {}
 
     def run(self, plans: Sequence[Plan], concurrency: int, stall: float) -> list[Episode]:
         for plan in plans:
             self._check(plan)
+        if len({plan.id for plan in plans}) < len(plans):
+            raise ConfigError("two plans have the same id; ids must be distinct in a rollout")
         waiting = list(reversed(plans))
         running = 0
         heard = time.monotonic()
@@ -183,8 +197,9 @@ class _Loop:
                     running -= self._hear(completion)
             if self._asked and time.monotonic() - heard > stall:
                 raise DeadlineError(
-                    f"no reply for {stall:.0f} s; {len(self._asked)} are awaited, the oldest for "
-                    f"episode {next(iter(self._asked.values())).table.plan.id}"
+                    f"no reply for {stall:g} s; {len(self._asked)} are awaited, the oldest for "
+                    f"episode {next(iter(self._asked.values())).table.plan.id}; shorten the "
+                    "replies, or raise rollout.stall_seconds"
                 )
         return [self._done[plan.id] for plan in plans]
 
@@ -201,8 +216,13 @@ class _Loop:
     def _open(self, plan: Plan) -> _Table:
         idle = self._idle.get(plan.game)
         game = idle.pop() if idle else self._games[plan.game]()
+        if set(plan.players) != set(game.possible_agents):
+            raise ConfigError(
+                f"episode {plan.id} of {plan.game} seats {', '.join(plan.players) or 'nobody'}; "
+                f"its agents are {', '.join(game.possible_agents)}"
+            )
         game.reset(plan.seed)
-        gap = game.table.gap() if self._shaping.active else 0.0
+        gap = game.gap() if self._shaping.active else 0.0
         return _Table(plan, game, gap, time.monotonic())
 
     def _advance(self, table: _Table) -> bool:
@@ -218,7 +238,9 @@ class _Loop:
             if len(table.answers) < len(table.awaited):
                 return False
             for agent in table.awaited:
-                self._move(table, agent, table.answers[agent])
+                # The limit of turns can end a game between two simultaneous moves.
+                if agent in table.game.acting():
+                    self._move(table, agent, table.answers[agent])
             table.awaited = ()
             table.answers.clear()
 
@@ -239,12 +261,12 @@ class _Loop:
         prompt = table.seats[agent].prompt(observation)
         deadline = None if self._turn_seconds is None else time.monotonic() + self._turn_seconds
         number = next(self._numbers)
-        self._asked[number] = _Asked(table, observation, prompt)
+        self._asked[number] = _Asked(table, seat.policy, observation, prompt)
         self._questions[seat.policy].append(
             Request(
                 number,
                 prompt,
-                seat.role.request_sampling,
+                seat.sampling,
                 derive(self._seed, "reply", plan.id, plan.attempt, agent, turn),
                 deadline,
             )
@@ -255,30 +277,32 @@ class _Loop:
         table, agent = asked.table, asked.observation.agent
         name = table.plan.players[agent]
         move, reply = table.seats[agent].read(completion)
-        seat = self._seats[name]
         table.answers[agent] = _Draft(
-            asked.observation, name, seat.policy, move, asked.prompt_ids, completion, reply
+            asked.observation, name, asked.policy, move, asked.prompt_ids, completion, reply
         )
         return self._advance(table)
 
     def _move(self, table: _Table, agent: str, draft: _Draft) -> None:
         game = table.game
+        if self._shaping.active and draft.policy is not None:
+            self._shape(table, agent, draft)
         game.act(agent, draft.move)
         table.drafts.append(draft)
         table.latest[agent] = draft
-        if self._shaping.active and draft.completion is not None:
-            accepted = (
-                draft.move.fault is None and game.outcomes().get(agent) is not Outcome.ILLEGAL
-            )
-            more = self._shaping.of_turn(len(draft.completion.ids), accepted)
-            so_far = table.shaped.get(agent, 0.0)
-            draft.shaping = self._shaping.capped(so_far, more, table.gap)
-            table.shaped[agent] = so_far + draft.shaping
         for who, reward in game.take_rewards().items():
             table.returns[who] = table.returns.get(who, 0.0) + reward
             # A reward before an agent's first turn credits no decision of its own.
             if who in table.latest:
                 table.latest[who].reward += reward
+
+    def _shape(self, table: _Table, agent: str, draft: _Draft) -> None:
+        action = draft.move.action
+        accepted = action is not None and table.game.accepts(agent, action)
+        tokens = len(draft.completion.ids) if draft.completion else 0
+        more = self._shaping.of_turn(tokens, accepted)
+        so_far = table.shaped.get(agent, 0.0)
+        draft.shaping = self._shaping.capped(so_far, more, table.gap)
+        table.shaped[agent] = so_far + draft.shaping
 
     def _close(self, table: _Table) -> None:
         plan, game = table.plan, table.game

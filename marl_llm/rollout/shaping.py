@@ -1,9 +1,10 @@
-"""Shaping: a small reward for form, kept apart from the game's own and never able to flip an outcome.
+"""Shaping: a small reward for form, apart from the game's own and never able to flip an outcome.
 
-An accepted action earns `valid`; a reply longer than `free` tokens loses up to `weight`, linearly, at
-`full` tokens (MARS, arXiv 2510.15414, uses 0.05 and a penalty of 0.5 between 2,048 and 4,096 tokens).
-What an agent collects in one episode is clipped to `share` of half the smallest gap between two
-outcomes of the game, so that two agents' shaping together can never make up for a worse outcome.
+An accepted action earns `valid`; a reply longer than `free` tokens loses up to `weight`, linearly,
+at `full` tokens (MARS, arXiv 2510.15414, uses 0.05 and a penalty of 0.5 between 2,048 and 4,096
+tokens). What an agent collects in one episode is clipped to `share` of half the smallest gap
+between two outcomes of the game, so that two agents' shaping together can never make up for a worse
+outcome.
 """
 
 from __future__ import annotations

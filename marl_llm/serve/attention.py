@@ -7,6 +7,8 @@ layout (training, or a plain call of the model) transformers' own function does 
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -31,7 +33,7 @@ def ragged_attention(
     dropout: float = 0.0,
     scaling: float | None = None,
     layout: Layout | None = None,
-    **kwargs: object,  # the interface's: what other attention functions need
+    **kwargs: Any,  # the interface's: what other attention functions need
 ) -> tuple[Tensor, None]:
     """softmax(scaling · q kᵀ) v, each row over its own slot.
 

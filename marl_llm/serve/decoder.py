@@ -37,6 +37,7 @@ class Decoder:
             pass_tokens: fed in one pass, None = what suits the device.
         """
         self.model, self.shape = model, shape
+        self.vocabulary = int(model.config.get_text_config().vocab_size)
         self.prefixes = PrefixCache(shape, prefix_tokens)
         self.pass_tokens = pass_tokens or PASS_TOKENS[shape.device.type]
         model.set_attn_implementation(NAME)

@@ -1,8 +1,8 @@
 """Where keys and values lie: units of many tokens, cut into blocks of 16, copied block by block.
 
 Two stores exist: the slots, one unit per row that is being decoded, and the pool of the prefix
-cache, one unit per block. Copying blocks is all that ever happens between and within them: a cached
-prefix enters a slot, a prompt is cloned into its twins' slots, a row moves into a hole.
+cache, one unit per block. Copying blocks is all that ever happens between and within them: a known
+beginning enters a slot, a new one enters the pool, a row moves into a hole.
 """
 
 from __future__ import annotations
@@ -36,8 +36,7 @@ class KVShape:
 class KVStore:
     """Keys and values, [layers, units, heads, length, dim] each.
 
-    All memory is finite from the start: attention multiplies what it masks by 0, and 0 × NaN is
-    NaN.
+    All memory is finite from the start: attention multiplies what it masks by 0, and 0 × NaN = NaN.
     """
 
     def __init__(self, shape: KVShape, units: int = 0, length: int = BLOCK) -> None:
@@ -56,12 +55,12 @@ class KVStore:
         return self.keys.shape[3]
 
     def grow(self, units: int, length: int, most: int) -> None:
-        """Make room for at least this, at least doubling what is too small; contents are kept.
+        """Make room for at least this, and ahead of need; contents are kept.
 
         Args:
             units: wanted at least.
             length: tokens per unit wanted at least.
-            most: units never to exceed by doubling.
+            most: units never to exceed ahead of need.
         """
         if units <= self.units and length <= self.length:
             return

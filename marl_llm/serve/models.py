@@ -6,11 +6,13 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import torch
 from huggingface_hub import HfApi
 from huggingface_hub.errors import HFValidationError, RepositoryNotFoundError
 from safetensors import SafetensorError
+from torch import nn
 from transformers import (
     AutoConfig,
     AutoModelForCausalLM,
@@ -51,13 +53,15 @@ def load_model(
     except (OSError, ValueError, KeyError) as error:
         raise ModelError(_explain(name_or_path, local, error)) from error
     model = _weights(name_or_path, source, config, number_type, local)
-    if len(tokenizer) > model.get_input_embeddings().weight.shape[0]:
+    size = int(config.get_text_config().vocab_size)
+    if len(tokenizer) > size:
         raise ModelError(
             f"the tokenizer of {name_or_path!r} has {len(tokenizer)} tokens but the model only "
-            f"{model.get_input_embeddings().weight.shape[0]}; they do not belong together"
+            f"{size}; they do not belong together"
         )
     try:
-        return model.to(place).eval(), tokenizer
+        nn.Module.to(model, place)
+        return model.eval(), tokenizer
     except torch.OutOfMemoryError as error:
         raise ModelError(
             f"{name_or_path!r} in {dtype} does not fit into the memory of {device}; use "
@@ -149,7 +153,7 @@ def _weights(
     name: str, source: str, config: PreTrainedConfig, dtype: torch.dtype, local: bool
 ) -> PreTrainedModel:
     try:
-        model, report = AutoModelForCausalLM.from_pretrained(
+        loaded: Any = AutoModelForCausalLM.from_pretrained(
             source,
             config=config,
             dtype=dtype,
@@ -159,6 +163,7 @@ def _weights(
         )
     except (OSError, ValueError, RuntimeError, ImportError, SafetensorError) as error:
         raise ModelError(_explain(name, local, error)) from error
+    model, report = loaded
     # transformers would fill these with random numbers and only warn
     missing = sorted(report["missing_keys"]) + sorted(map(str, report["mismatched_keys"]))
     if missing:

@@ -40,10 +40,9 @@ def score(
         Arrival(pair, pair[0] + pair[1][:-1], len(pair[0]) - 1) for pair in found if pair[1]
     )
     if queue:
-        vocabulary = decoder.model.get_input_embeddings().weight.shape[0]
         widest = max(len(arrival.item[1]) for arrival in queue)
         longest = max(len(arrival.ids) for arrival in queue)
-        most = max(1, min(most, SLOT_TOKENS // longest, LOGITS // (vocabulary * widest)))
+        most = max(1, min(most, SLOT_TOKENS // longest, LOGITS // (decoder.vocabulary * widest)))
     cache = SlotCache(decoder.shape)
     while queue:
         arrivals = pick(queue, decoder.prefixes, most, decoder.pass_tokens)

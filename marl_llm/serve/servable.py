@@ -26,22 +26,31 @@ def context_of(model: PreTrainedModel, wanted: int | None) -> int:
     """Tokens that prompt and reply may have: what is wanted, or all that the model takes.
 
     Raises:
-        ModelError: more is wanted than the model takes, or the model does not say.
+        ModelError: more is wanted than the model takes, or the model does not say, or its position
+            frequencies depend on the longest row of a batch.
     """
-    most = model.config.get_text_config().to_dict().get("max_position_embeddings")
-    most = model.config.to_dict().get("n_positions") if most is None else most
+    stated = model.config.get_text_config().to_dict()
+    most = stated.get("max_position_embeddings", stated.get("n_positions"))
+    if wanted is not None and wanted < 2:
+        raise ModelError(f"context must be at least 2 tokens, got {wanted}")
     if most is None and wanted is None:
         raise ModelError(
             f"{_name(model)} does not say how many tokens it takes; set the engine's context"
         )
-    if wanted is not None and wanted < 2:
-        raise ModelError(f"context must be at least 2 tokens, got {wanted}")
     if most is not None and wanted is not None and wanted > most:
         raise ModelError(
             f"context {wanted} is more than the {most} tokens that {_name(model)} takes; "
             f"set it to {most} or less"
         )
-    return int(most if wanted is None else wanted)
+    context = wanted if wanted is not None else int(most or 0)
+    rope = stated.get("rope_parameters") or {}
+    short = rope.get("original_max_position_embeddings") or context
+    if rope.get("rope_type") == "longrope" and context > short:
+        raise ModelError(
+            f"{_name(model)} changes its position frequencies beyond {short} tokens, for all rows "
+            f"at once; set the engine's context (now {context}) to at most {short}"
+        )
+    return context
 
 
 @torch.inference_mode()
@@ -65,22 +74,11 @@ def study(model: PreTrainedModel, context: int) -> tuple[Tensor, KVShape]:
             f"{_name(model)} keeps a state of its own kind ({type(past).__name__}) between "
             "tokens; the engine serves models with an attention cache, use one of those"
         )
-    for layer in past.layers:
-        if isinstance(layer, DynamicSlidingWindowLayer):
-            if layer.sliding_window < context:
-                raise ModelError(
-                    f"{_name(model)} attends to the last {layer.sliding_window} tokens only in "
-                    f"some layers; set the engine's context (now {context}) to at most that"
-                )
-        elif type(layer) is not DynamicLayer:
-            raise ModelError(
-                f"{_name(model)} has a {type(layer).__name__} in its cache; the engine serves "
-                "models whose every layer attends to keys and values, use one of those"
-            )
+    shape = _shape(model, past, context)
     logits = output.logits[0].float()
     if not bool(torch.isfinite(logits).all()):
         raise ModelError(f"{_name(model)} gives logits that are not finite; its weights are broken")
-    return logits, _shape(model, past)
+    return logits, shape
 
 
 @torch.inference_mode()
@@ -126,22 +124,34 @@ def probe(decoder: Decoder, expected: Tensor) -> None:
         )
 
 
-def _shape(model: PreTrainedModel, past: DynamicCache) -> KVShape:
-    shapes = {(layer.keys.shape[1:], layer.values.shape[1:]) for layer in past.layers}
-    if len({(k[0], k[2], v[0], v[2]) for k, v in shapes}) != 1:
+def _shape(model: PreTrainedModel, past: DynamicCache, context: int) -> KVShape:
+    shapes = set()
+    for layer in past.layers:
+        if isinstance(layer, DynamicSlidingWindowLayer):
+            if layer.sliding_window < context:
+                raise ModelError(
+                    f"{_name(model)} attends to the last {layer.sliding_window} tokens only in "
+                    f"some layers; set the engine's context (now {context}) to at most that"
+                )
+        elif type(layer) is not DynamicLayer:
+            raise ModelError(
+                f"{_name(model)} has a {type(layer).__name__} in its cache; the engine serves "
+                "models whose every layer attends to keys and values, use one of those"
+            )
+        keys, values = layer.keys, layer.values
+        assert keys is not None and values is not None
+        shapes.add((keys.shape[1], keys.shape[3], values.shape[3], keys.dtype, keys.device))
+    if len(shapes) != 1:
         raise ModelError(
-            f"the layers of {_name(model)} keep keys and values of different shapes; the engine "
-            "serves models whose layers are alike"
+            f"the layers of {_name(model)} keep keys and values of different shapes or devices; "
+            "the engine serves models whose layers are alike, on one device"
         )
-    keys, values = past.layers[0].keys, past.layers[0].values
-    return KVShape(
-        len(past.layers), keys.shape[1], keys.shape[3], values.shape[3], keys.dtype, keys.device
-    )
+    return KVShape(len(past.layers), *shapes.pop())
 
 
 def _probe_ids(model: PreTrainedModel) -> Tensor:
     """Some ids of the vocabulary, [1, PROBE_TOKENS]; which does not matter."""
-    size = model.get_input_embeddings().weight.shape[0]
+    size = int(model.config.get_text_config().vocab_size)
     return (7 * torch.arange(1, PROBE_TOKENS + 1) % size)[None].to(model.device)
 
 

@@ -73,6 +73,10 @@ class PretrainedModel:
 
     name: str
     dtype: str = "float32"
+    # For a plan (dry_run) where the model's config.json is not at hand; else the config counts.
+    parameters: float | None = None
+    cache_values: int | None = None  # per token: 2 · layers · key heads · head size
+    context: int | None = None  # tokens
 
     needs_corpus = False
 

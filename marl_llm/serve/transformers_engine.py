@@ -82,7 +82,6 @@ class TransformersEngine:
         self.version = version
         self.context = context_of(model, context)
         self._end_ids, self._max_batch = np.array(sorted(end_ids), np.int64), max_batch
-        self._vocabulary = model.get_input_embeddings().weight.shape[0]
         self._texts = None if tokenizer is None else _texts(tokenizer)
         self._waiting: deque[Arrival[Request]] = deque()
         self._soonest = math.inf  # of the deadlines of those that wait
@@ -100,19 +99,19 @@ class TransformersEngine:
         """Queue requests, all or none.
 
         Raises:
-            EpisodeError: an id is in flight already, or a prompt is empty or not of this
-            vocabulary. ConfigError: a request has stop strings and the engine no tokenizer.
+            EpisodeError: an id is in flight, or a prompt is empty or not of this vocabulary.
+            ConfigError: a request has stop strings and the engine no tokenizer.
         """
-        ids = {request.id for request in requests}
+        in_flight = set(self._in_flight)
         for request in requests:
             self._check(request)
-        if len(ids) < len(requests) or not ids.isdisjoint(self._in_flight):
-            seen = set(self._in_flight)
-            twice = next(r.id for r in requests if r.id in seen or seen.add(r.id))
-            raise EpisodeError(
-                f"request {twice} is in flight already; ids must be unique until they come back"
-            )
-        self._in_flight |= ids
+            if request.id in in_flight:
+                raise EpisodeError(
+                    f"request {request.id} is in flight already; ids must be unique until they "
+                    "come back"
+                )
+            in_flight.add(request.id)
+        self._in_flight = in_flight
         for request in requests:
             if len(request.prompt_ids) >= self.context:
                 self._return_empty(request, Finish.CONTEXT)
@@ -154,8 +153,7 @@ class TransformersEngine:
 
         Raises:
             EpisodeError: a prompt is empty, an id is not of this vocabulary, or a sequence is
-            longer
-                than the context.
+                longer than the context.
             TrainingError: logits are not finite.
             ModelError: memory does not suffice.
         """
@@ -188,7 +186,10 @@ class TransformersEngine:
             row.changes.append((count, weights.version))
 
     def _step(self) -> None:
-        """Give free slots to those that wait, and sample one token for every row, in one pass."""
+        """Give free slots to those that wait, and sample one token for every row, in one pass.
+
+        The last token of a prompt is fed even when all before it are known: it gives the logits.
+        """
         decoder, cache, old = self._decoder, self._cache, len(self._rows)
         arrivals = pick(
             self._waiting, decoder.prefixes, self._max_batch - old, decoder.pass_tokens - old
@@ -294,10 +295,10 @@ class TransformersEngine:
     def _check_ids(self, what: str, ids: Ids) -> None:
         if not ids:
             raise EpisodeError(f"{what} has an empty prompt; it needs at least one token")
-        if min(ids) < 0 or max(ids) >= self._vocabulary:
+        if min(ids) < 0 or max(ids) >= self._decoder.vocabulary:
             raise EpisodeError(
                 f"{what} has token id {min(ids) if min(ids) < 0 else max(ids)}, the model knows "
-                f"0 to {self._vocabulary - 1}; was it made by another tokenizer?"
+                f"0 to {self._decoder.vocabulary - 1}; was it made by another tokenizer?"
             )
 
     def _not_finite(self, place: int) -> None:
@@ -337,6 +338,9 @@ class TransformersEngine:
 
 def _texts(tokenizer: PreTrainedTokenizerBase) -> TokenTexts:
     def decode(ids: Sequence[int]) -> str:
-        return tokenizer.decode(ids, skip_special_tokens=False, clean_up_tokenization_spaces=False)
+        text = tokenizer.decode(
+            list(ids), skip_special_tokens=False, clean_up_tokenization_spaces=False
+        )
+        return str(text)
 
     return TokenTexts(decode, tokenizer.encode("a", add_special_tokens=False))

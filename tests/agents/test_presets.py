@@ -54,6 +54,7 @@ def test_a_player_preset_plays_its_games(path):
         "mcts_1000": [TicTacToe],
         "win_or_block": [TicTacToe, ConnectFour],
         "weak_kuhn": [KuhnPoker],
+        "weak_leduc": [LeducPoker],
         "cfr": [KuhnPoker],
         "nash": [KuhnPoker, LeducPoker],
     }.get(path.stem, [KuhnPoker, TicTacToe])

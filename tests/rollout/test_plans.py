@@ -15,7 +15,9 @@ def test_a_group_shares_game_and_seed_and_ids_are_unique_over_updates():
     assert len({p.id for p in plans}) == 24
     by_group = {}
     for plan in plans:
-        by_group.setdefault(plan.group, set()).add((plan.game, plan.seed, tuple(plan.players.items())))
+        by_group.setdefault(plan.group, set()).add(
+            (plan.game, plan.seed, tuple(plan.players.items()))
+        )
     assert len(by_group) == 6
     assert all(len(starts) == 1 for starts in by_group.values())
     assert len({start for starts in by_group.values() for start in starts}) == 6
@@ -38,7 +40,9 @@ def test_every_player_of_a_lineup_has_every_seat_equally_often(rotations, seats)
 
 def test_games_get_equally_many_groups():
     games = {name: ["player_0", "player_1"] for name in ("a", "b", "c")}
-    assert Counter(p.game for p in balanced(0, 0, 30, 5, games, [("self",)])) == dict.fromkeys("abc", 10)
+    assert Counter(p.game for p in balanced(0, 0, 30, 5, games, [("self",)])) == dict.fromkeys(
+        "abc", 10
+    )
 
 
 def test_plans_repeat_by_seed_and_differ_by_seed():

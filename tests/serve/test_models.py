@@ -30,7 +30,7 @@ def test_loads_in_the_wanted_dtype_for_evaluation(saved):
 
 
 def test_paths_that_lead_nowhere(tmp_path):
-    with pytest.raises(ModelError, match="no model at .*missing"):
+    with pytest.raises(ModelError, match=r"no model at .*missing"):
         load_model(str(tmp_path / "missing"))
     with pytest.raises(ModelError, match=r"no config\.json"):
         load_model(str(tmp_path))

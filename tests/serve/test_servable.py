@@ -85,6 +85,20 @@ def test_a_window_as_wide_as_the_context_is_no_window():
     TransformersEngine(model_of(REFUSED["window"][0]), end_ids=(), context=16)
 
 
+def test_frequencies_that_depend_on_the_longest_row():
+    rope = {
+        "rope_type": "longrope",
+        "rope_theta": 10000.0,
+        "short_factor": [1.0] * 4,
+        "long_factor": [2.0] * 4,
+    }
+    config = hf.Phi3Config(**SIZES, original_max_position_embeddings=32, rope_parameters=rope)
+    model = model_of(config)
+    with pytest.raises(ModelError, match="at most 32"):
+        TransformersEngine(model, end_ids=())
+    TransformersEngine(model, end_ids=(), context=32)
+
+
 def test_an_encoder_decoder():
     config = hf.T5Config(vocab_size=100, d_model=32, d_ff=32, num_layers=1, num_heads=4, d_kv=8)
     with pytest.raises(ModelError, match="decoder-only"):

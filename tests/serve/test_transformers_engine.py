@@ -19,7 +19,7 @@ VOCABULARY = len(TOKENIZER)
 
 @torch.no_grad()
 def make_model(seed=0, sharpness=5.0, context=512):
-    """A model whose next token depends visibly on what came before, which a fresh one's does not."""
+    """A model whose next token depends visibly on what came before, unlike a fresh one's."""
     model = build_model(TOKENIZER, context=context, seed=seed)
     for parameter in model.parameters():
         if parameter.ndim == 2:
@@ -99,7 +99,9 @@ def test_logprobs_are_those_of_score_and_of_a_plain_pass(temperature):
     engine = make_engine(model, max_batch=8)
     requests = make_requests(30, sampling=Sampling(temperature=temperature, max_tokens=9))
     replies = generate(engine, requests)
-    pairs = [(request.prompt_ids, reply.ids) for request, reply in zip(requests, replies)]
+    pairs = [
+        (request.prompt_ids, reply.ids) for request, reply in zip(requests, replies, strict=True)
+    ]
     for (prompt, ids), reply, scored in zip(
         pairs, replies, engine.score(pairs, temperature), strict=True
     ):
@@ -125,7 +127,9 @@ def test_the_prefix_cache_changes_nothing(settings):
     first = generate(plain, requests)
     closest(first, generate(cached, requests))
     closest(first, generate(cached, requests))  # now everything is known
-    pairs = [(request.prompt_ids, reply.ids) for request, reply in zip(requests, first)]
+    pairs = [
+        (request.prompt_ids, reply.ids) for request, reply in zip(requests, first, strict=True)
+    ]
     for one, other in zip(plain.score(pairs), cached.score(pairs), strict=True):
         assert one == pytest.approx(other, abs=1e-4)
 
@@ -136,9 +140,21 @@ def test_long_prompts_are_fed_in_pieces(pass_tokens):
     engine = make_engine(max_batch=4, pass_tokens=pass_tokens)
     replies = generate(engine, requests)
     closest(replies, generate(make_engine(max_batch=12), requests))
-    pairs = [(request.prompt_ids, reply.ids) for request, reply in zip(requests, replies)]
+    pairs = [
+        (request.prompt_ids, reply.ids) for request, reply in zip(requests, replies, strict=True)
+    ]
     for one, other in zip(engine.score(pairs), make_engine().score(pairs), strict=True):
         assert one == pytest.approx(other, abs=1e-4)
+
+
+def test_a_long_prompt_in_one_pass():
+    model = make_model(context=2048)
+    reference = copy.deepcopy(model)
+    request = Request(0, tuple(i % VOCABULARY for i in range(1500)), Sampling(max_tokens=4), seed=0)
+    reply = generate(make_engine(model), [request])[0]
+    assert reply.logprobs == pytest.approx(
+        plain_logprobs(reference, request.prompt_ids, reply.ids), abs=1e-4
+    )
 
 
 class Counter:
@@ -363,11 +379,27 @@ def test_weights_that_are_not_finite_name_the_request_and_can_be_replaced():
     engine.submit([Request(77, (1, 2), Sampling(max_tokens=5), seed=0)])
     engine.poll(0.0)
     engine.load(Weights("main", 1, checksum(broken), tensors=broken))
-    with pytest.raises(TrainingError, match="token 1 of request 77 .* version 1"):
+    with pytest.raises(TrainingError, match=r"token 1 of request 77 .* version 1"):
         engine.poll(1.0)
     with pytest.raises(TrainingError, match="sequence 0"):
         engine.score([((1, 2), (3,))])
     engine.load(good)
+    closest(generate(engine, requests), before)
+
+
+def test_out_of_memory_says_what_to_lower_and_can_be_cured():
+    model = make_model()
+    engine, requests = make_engine(model), make_requests(3)
+    before = generate(engine, requests)
+
+    def take_all_memory(*_):
+        torch.empty(2**50, dtype=torch.uint8)
+
+    hook = model.get_input_embeddings().register_forward_pre_hook(take_all_memory)
+    engine.submit(requests)
+    with pytest.raises(ModelError, match="max_batch"):
+        engine.poll(1.0)
+    hook.remove()
     closest(generate(engine, requests), before)
 
 
@@ -401,7 +433,9 @@ def test_half_precision_on_a_cpu():
     single, half = make_engine(copy.deepcopy(model)), make_engine(model.to(torch.bfloat16))
     requests = make_requests(10)
     replies = generate(half, requests)
-    pairs = [(request.prompt_ids, reply.ids) for request, reply in zip(requests, replies)]
+    pairs = [
+        (request.prompt_ids, reply.ids) for request, reply in zip(requests, replies, strict=True)
+    ]
     for reply, scored, exact in zip(replies, half.score(pairs), single.score(pairs), strict=True):
         assert all(isinstance(nat, float) and nat <= 0 for nat in reply.logprobs)
         assert scored == pytest.approx(exact, abs=0.25)

@@ -1,0 +1,224 @@
+"""The same run in one process and over Ray: the same numbers, and no process that stays."""
+
+import json
+import os
+import shutil
+import signal
+import time
+from pathlib import Path
+
+import pytest
+import ray
+
+from marl_llm import config
+from marl_llm.cli import main
+from marl_llm.cluster.clients import RemoteEngine, answer
+from marl_llm.cluster.runtime import RayRuntime, gpu_share, on_visible_gpu
+from marl_llm.errors import ConfigError, DeadlineError, EpisodeError, MarlError, ModelError
+from marl_llm.local import LocalRuntime
+from marl_llm.report.metrics import read
+from marl_llm.rollout.plans import balanced
+from marl_llm.settings import RunSettings
+from marl_llm.types import Request, Sampling
+
+UPDATES = 2
+SMALL = (
+    "experiment=kuhn_selfplay",
+    "seed=0",
+    f"updates={UPDATES}",
+    "rollout.episodes=16",
+    "policies.main.coldstart.games=100",
+    "policies.main.coldstart.fit.steps=40",
+    "evaluation.every=1",
+    "evaluation.thoughts=2",
+    "run.checkpoint_every=1",
+    "runtime.threads=1",
+)
+CLOCK = ("seconds", "tokens_per_second")
+
+
+def settings(*words):
+    return RunSettings.of(config.compose([*SMALL, *words]))
+
+
+def children():
+    """Processes below this one, by id, with their command lines; zombies are none."""
+    parents, commands = {}, {}
+    for folder in Path("/proc").glob("[0-9]*"):
+        try:
+            state, parent = (folder / "stat").read_text().rpartition(")")[2].split()[:2]
+            command = (folder / "cmdline").read_text().replace("\0", " ")
+        except OSError:  # it has ended meanwhile
+            continue
+        if state != "Z":
+            parents[int(folder.name)], commands[int(folder.name)] = int(parent), command
+    found, new = {}, {os.getpid()}
+    while new:
+        new = {pid for pid, parent in parents.items() if parent in new}
+        found |= {pid: commands[pid] for pid in new}
+    return found
+
+
+def gone(pids, seconds=20.0):
+    """Whether all of these processes end in time."""
+    end = time.monotonic() + seconds
+    while alive := [pid for pid in pids if pid in children()]:
+        if time.monotonic() > end:
+            return not alive
+        time.sleep(0.1)
+    return True
+
+
+def files(run_dir):
+    folder = run_dir / "checkpoints" / f"update_{UPDATES:06d}" / "policies" / "main"
+    return {path.name: path.read_bytes() for path in sorted(folder.iterdir())}
+
+
+def losses(run_dir):
+    return [{k: v for k, v in row.items() if not k.endswith(CLOCK)} for row in read(run_dir)]
+
+
+@pytest.fixture(scope="module")
+def local(tmp_path_factory):
+    run_dir = tmp_path_factory.mktemp("local") / "run"
+    assert main(["train", *SMALL, f"run.dir={run_dir}"]) == 0
+    return run_dir
+
+
+def with_models(local, tmp_path):
+    shutil.copytree(local / "models", tmp_path / "run" / "models")
+    return tmp_path / "run"
+
+
+@pytest.mark.ray
+def test_ray_gives_the_numbers_of_one_process_and_leaves_none(local, tmp_path, capfd):
+    run_dir = with_models(local, tmp_path)
+    before = set(children())
+    capfd.readouterr()
+    assert main(["train", *SMALL, f"run.dir={run_dir}", "runtime=ray"]) == 0
+    shown = capfd.readouterr()
+    assert losses(run_dir) == losses(local)
+    assert files(run_dir) == files(local)
+    assert (run_dir / "report.html").exists()
+    assert json.loads((run_dir / "summary.json").read_text())["status"] == "finished"
+    assert not ray.is_initialized()
+    assert gone(set(children()) - before)
+    assert shown.err == "", "Ray keeps quiet"
+    assert "ray" not in shown.out.replace(str(run_dir), "").lower()
+
+
+@pytest.fixture(scope="module")
+def two_workers(local, tmp_path_factory):
+    """A cluster with two workers, and what was there before it."""
+    run_dir = with_models(local, tmp_path_factory.mktemp("two"))
+    before = set(children())
+    began = time.monotonic()
+    runtime = RayRuntime(settings("runtime=ray", "runtime.workers=2"), run_dir)
+    print(f"started in {time.monotonic() - began:.1f} s")
+    yield runtime, run_dir
+    runtime.close()
+    assert gone(set(children()) - before)
+
+
+def plans(update=0, episodes=16):
+    return balanced(0, update, episodes, 1, {"kuhn": ["player_0", "player_1"]}, [("self",)])
+
+
+@pytest.mark.ray
+def test_two_workers_play_the_same_games_up_to_rounding(two_workers, local):
+    runtime, _ = two_workers
+    alone = LocalRuntime(settings(), local)
+    for update in range(2):
+        ours, theirs = runtime.collect(plans(update)), alone.collect(plans(update))
+        assert [episode.id for episode in ours] == [episode.id for episode in theirs]
+        for mine, other in zip(ours, theirs, strict=True):
+            assert [turn.ids for turn in mine.turns] == [turn.ids for turn in other.turns]
+            assert mine.returns == other.returns
+            for turn, same in zip(mine.turns, other.turns, strict=True):
+                assert turn.versions == same.versions
+                assert turn.logprobs == pytest.approx(same.logprobs, abs=1e-5)
+        first, second = runtime.learn("main", 16).stats, alone.learn("main", 16).stats
+        for key in ("learn/loss", "learn/grad_norm", "learn/entropy"):
+            assert first[key] == pytest.approx(second[key], abs=1e-4)
+
+
+@pytest.mark.ray
+def test_every_process_computes_with_the_threads_of_the_run(two_workers):
+    runtime, _ = two_workers
+
+    def threads(host):
+        import torch
+
+        return torch.get_num_threads()
+
+    actors = [*runtime._trainers.values(), *runtime._workers]
+    counts = [ray.get(actor.__ray_call__.remote(threads)) for actor in actors]
+    assert counts == [1, 1, 1]
+
+
+@pytest.mark.ray
+def test_errors_of_an_actor_arrive_as_they_were_raised(two_workers):
+    runtime, _ = two_workers
+    engine = runtime.serving()["main"]
+    with pytest.raises(EpisodeError, match="empty prompt"):
+        engine.score([((), (1,))])
+    with pytest.raises(ConfigError, match="unknown game 'kuhm'"):
+        runtime.collect(balanced(0, 9, 2, 1, {"kuhm": ["player_0", "player_1"]}, [("self",)]))
+    with pytest.raises(DeadlineError, match="no answer from a slow one within 0 s"):
+        answer(runtime._workers[0].__ray_call__.remote(lambda host: time.sleep(2)), "a slow one", 0)
+
+
+@pytest.mark.ray
+def test_clients_of_one_engine_get_their_own_replies(two_workers):
+    runtime, _ = two_workers
+    first = runtime.serving()["main"]
+    second = RemoteEngine(first._actor, "main")
+    for number, engine in enumerate((first, second)):
+        sampling = Sampling(max_tokens=3 + number, temperature=0)
+        engine.submit([Request(7, (1, 2, 3), sampling, 0)])
+    (one,), (two,) = first.poll(60), second.poll(60)
+    assert (one.id, two.id) == (7, 7)
+    assert (len(one.ids), len(two.ids)) == (3, 4)
+    assert two.ids[:3] == one.ids
+    late = Request(8, (1, 2, 3), Sampling(), 0, deadline=time.monotonic() - 1)
+    first.submit([late])
+    assert first.poll(60)[0].finish == "time"
+    assert first.poll(0.01) == []
+
+
+@pytest.mark.ray
+def test_a_process_that_dies_is_an_error_and_no_hang(two_workers):  # the last of its cluster
+    runtime, _ = two_workers
+    engine = runtime.serving()["main"]
+    pid = ray.get(engine._actor.__ray_call__.remote(lambda host: os.getpid()))
+    os.kill(pid, signal.SIGKILL)
+    began = time.monotonic()
+    with pytest.raises(MarlError, match=r"the process of the engine of main has ended.*resume="):
+        runtime.collect(plans(2))
+    trainer = ray.get(runtime._trainers["main"].__ray_call__.remote(lambda host: os.getpid()))
+    os.kill(trainer, signal.SIGKILL)
+    with pytest.raises(MarlError, match="the process of the trainer of main has ended"):
+        runtime.learn("main", 16)
+    assert time.monotonic() - began < 30
+
+
+# Placement, without a cluster.
+
+
+def test_without_gpus_nobody_gets_one():
+    assert gpu_share(settings(), 8) == {"main": 0.0}
+
+
+@pytest.mark.parametrize("gpus, share", [(1, 1 / 2), (2, 1.0), (3, 1.0), (8, 1.0)])
+def test_engine_and_trainer_share_the_gpus(gpus, share):
+    assert gpu_share(settings("engine.device=cuda"), gpus) == {"main": share}
+
+
+def test_a_gpu_that_is_not_there_is_named():
+    with pytest.raises(ModelError, match="'main' wants device 'cuda:1', but Ray sees no GPU"):
+        gpu_share(settings("engine.device=cuda:1"), 0)
+
+
+def test_an_actor_sees_one_gpu():
+    placed = on_visible_gpu(settings("engine.device=cuda:1"))
+    assert placed.policies["main"].engine.device == "cuda"

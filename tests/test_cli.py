@@ -1,0 +1,274 @@
+"""What a user can get wrong: one line on stderr with the way out, exit code 2, no traceback."""
+
+import io
+import json
+import shutil
+
+import pytest
+import torch
+import yaml
+
+from marl_llm import cli
+from marl_llm.cli import main
+from marl_llm.games.kuhn import KuhnPoker
+from marl_llm.run import locked
+from marl_llm.serve.tiny import build_model, build_tokenizer, save
+
+SMALL = (
+    "updates=1", "rollout.episodes=8", "policies.main.coldstart.games=40",
+    "policies.main.coldstart.fit.steps=10", "evaluation.thoughts=1", "model.layers=1",
+    "model.width=32", "run.checkpoint_every=1", "runtime.threads=1",
+)  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def run_dir(tmp_path_factory):
+    """A run of one update."""
+    folder = tmp_path_factory.mktemp("runs") / "kuhn"
+    assert main(["train", f"run.dir={folder}", *SMALL]) == 0
+    return folder
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory):
+    """A model folder; the model knows nothing."""
+    folder = tmp_path_factory.mktemp("models") / "tiny"
+    game = KuhnPoker()
+    tokenizer = build_tokenizer([game.rules()] * 3, 320)
+    save(
+        build_model(
+            tokenizer, layers=1, width=16, heads=2, kv_heads=1, mlp=16, context=256, seed=0
+        ),
+        tokenizer,
+        folder,
+    )
+    return folder
+
+
+def refused(capsys, *words):
+    """The one line by which a command was refused."""
+    capsys.readouterr()
+    assert main(list(words)) == 2
+    lines = capsys.readouterr().err.splitlines()
+    assert len(lines) == 1, lines
+    assert lines[0].startswith("marl-llm: ")
+    return lines[0]
+
+
+@pytest.mark.parametrize(
+    ("words", "hint"),
+    [
+        ("trian", "did you mean 'train'?"),
+        ("train kuhn", "expected key=value, got 'kuhn'"),
+        ("train experiment=kuhn_selfpaly", "did you mean 'kuhn_selfplay'?"),
+        ("train credit=rlo", "unknown credit 'rlo'; did you mean 'rloo'?"),
+        ("train loss=gsp", "did you mean 'gspo'?"),
+        ("train model=pretrained", "policies.main.model.name has no default and must be given"),
+        ("train game=leduc", "write game@games.leduc=leduc"),
+        ("train game@games.kuhn=kun", "unknown game 'kun'; did you mean 'kuhn'?"),
+        ("train updats=3", "the run has no setting 'updats'; did you mean 'updates'?"),
+        ("train rollout.episods=3", "did you mean 'episodes'?"),
+        ("train learner.lrr=1", "policies.main.learner has no setting 'lrr'; did you mean 'lr'?"),
+        ("train games.kuhn.playrs=3", "games.kuhn has no setting 'playrs'; did you mean"),
+        ("train updates=abc", "updates must be a whole number of at least 0, got 'abc'"),
+        ("train updates=-1", "updates must be a whole number of at least 0, got -1"),
+        ("train seed=-1", "seed must be a whole number of at least 0, got -1"),
+        ("train seed=1.5", "seed must be a whole number of at least 0, got 1.5"),
+        ("train learner.lr=fast", "policies.main.learner.lr must be a number, got 'fast'"),
+        ("train rollout=3", "rollout has settings of its own"),
+        ("train policies.main=3", "policies.main is a mapping"),
+        ("train runtime=rya", "runtime.name must be one of local, ray, got 'rya'"),
+        ("train evaluation.nash_conv=[kun]", "did you mean 'kuhn'?"),
+        ("train rollout.lineups=[[sefl]]", "did you mean 'self'?"),
+        ("train resume=nowhere", "'nowhere' is no run folder: there is no such folder"),
+        ("train resume=nowhere seed=3", "unknown key 'seed'; known: resume, updates"),
+        ("eval", "give run=RUNDIR or model=PATH_OR_NAME"),
+        ("eval run=a model=b", "one of them"),
+        ("eval model=a", "needs a game, e.g. game=kuhn"),
+        ("eval run=nowhere", "'nowhere' is no run folder"),
+        ("eval model=./nowhere game=kuhn", "there is no model at ./nowhere; is the path right?"),
+        ("eval model=a game=kuhn role=tinny", "unknown role 'tinny'; did you mean 'tiny'?"),
+        ("eval model=a game=kuhn update=3", "update does not apply here; they go with run="),
+        ("eval model=a game=kuhn pairs=0", "pairs must be a whole number of at least 1, got '0'"),
+        ("eval model=a game=kuhn pair=3", "unknown key 'pair'; did you mean 'pairs'?"),
+        ("eval model=a game=kuhn seed=-1", "seed must be a whole number of at least 0"),
+        ("eval model=a game=kuhn --jsn", "unknown option '--jsn'; did you mean '--json'?"),
+        ("play", "which game? give game=NAME"),
+        ("play game=kun", "did you mean 'kuhn'?"),
+        ("play game=kuhn player=nahs", "unknown player 'nahs'; did you mean 'nash'?"),
+        ("play game=kuhn seat=2", "kuhn has seats 0 to 1, got seat=2"),
+        ("play game=kuhn player=nash model=x", "give one of run=, model= and player="),
+        ("report", "which run? give run=RUNDIR"),
+        ("report run=nowhere", "'nowhere' is no run folder"),
+        ("games chek", "did you mean 'check'?"),
+        ("games check kuhm", "unknown game 'kuhm'; did you mean 'kuhn'?"),
+        ("games check nowhere.py:Nim", "no file 'nowhere.py'"),
+        ("games check no_such_package.nim:Nim", "cannot import 'no_such_package.nim'"),
+        ("games check json:loads", "needs the settings s"),
+        ("experiments kuhn", "unknown word 'kuhn'; it takes none"),
+    ],
+)  # fmt: skip
+def test_one_line_with_the_way_out(words, hint, capsys):
+    assert hint in refused(capsys, *words.split())
+
+
+def test_a_folder_that_holds_a_run_is_not_overwritten(run_dir, capsys):
+    line = refused(capsys, "train", f"run.dir={run_dir}", *SMALL)
+    assert "holds a run already" in line
+    assert f"resume={run_dir}" in line
+
+
+def test_a_run_folder_in_use(run_dir, capsys):
+    with locked(run_dir):
+        assert "is in use by process" in refused(capsys, "train", f"resume={run_dir}")
+
+
+def test_an_update_without_a_checkpoint(run_dir, capsys):
+    line = refused(capsys, "eval", f"run={run_dir}", "update=7")
+    assert "has no update_000007" in line
+    assert "did you mean 'update_000001'?" in line
+
+
+def test_an_altered_checkpoint(run_dir, tmp_path, capsys):
+    copy = tmp_path / "copy"
+    shutil.copytree(run_dir, copy)
+    weights = copy / "checkpoints/update_000001/policies/main/weights.safetensors"
+    weights.write_bytes(weights.read_bytes()[:-8])
+    assert "weights.safetensors is cut short" in refused(capsys, "eval", f"run={copy}")
+
+
+@pytest.mark.parametrize(
+    ("word", "hint"),
+    [
+        ("panel=minimx", "unknown opponent 'minimx'; did you mean 'minimax'?"),
+        ("panel=minimax", "player 'minimax' needs perfect information"),
+        ("panel=coldstart", "unknown opponent 'coldstart'"),
+        ("thoughts=deep", "thoughts is a number of samples, fixed or none, got 'deep'"),
+        ("thoughts=0", "thoughts.count must be at least 1, got 0"),
+        ("device=tpu", "unknown device 'tpu'"),
+        ("dtype=float64", "unknown dtype 'float64'"),
+    ],
+)
+def test_a_model_evaluated_wrongly(model, word, hint, capsys):
+    words = ["eval", f"model={model}", "game=kuhn", "role=tiny", "pairs=1", word]
+    assert hint in refused(capsys, *words)
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
+def test_a_gpu_that_is_not_there(model, run_dir, capsys):
+    words = ["eval", f"model={model}", "game=kuhn", "role=tiny", "device=cuda"]
+    assert "sees 0 GPUs; use device=cpu" in refused(capsys, *words)
+    assert "sees 0 GPUs" in refused(capsys, "eval", f"run={run_dir}", "device=cuda")
+
+
+def test_a_chat_template_without_a_generation_prompt(model, tmp_path, capsys):
+    broken = tmp_path / "broken"
+    shutil.copytree(model, broken)
+    template = broken / "chat_template.jinja"
+    head, _, _ = template.read_text().partition("{% if add_generation_prompt %}")
+    template.write_text(head)
+    line = refused(capsys, "eval", f"model={broken}", "game=kuhn", "role=tiny")
+    assert "has no generation prompt" in line
+
+
+def test_memory_that_runs_out_is_one_line():
+    with pytest.raises(RuntimeError) as caught:
+        torch.empty(10**15)
+    assert cli._out_of_memory(caught.value)
+    assert cli._out_of_memory(torch.OutOfMemoryError("CUDA out of memory"))
+    assert cli._out_of_memory(MemoryError())
+    assert not cli._out_of_memory(RuntimeError("a fault of ours keeps its traceback"))
+
+
+def test_help_and_lists(capsys):
+    assert main([]) == 0
+    assert main(["train", "--help"]) == 0
+    assert main(["experiments"]) == 0
+    told = capsys.readouterr().out
+    assert "marl-llm COMMAND" in told
+    assert "resume=RUNDIR" in told
+    assert "kuhn_selfplay          One tiny model" in told
+
+
+def test_every_command_helps(capsys):
+    for command in cli.COMMANDS:
+        assert main([command, "--help"]) == 0
+        assert f"marl-llm {command}" in capsys.readouterr().out
+
+
+def test_games_are_listed_and_checked(capsys):
+    assert main(["games", "--json"]) == 0
+    listed = {game["name"]: game for game in json.loads(capsys.readouterr().out)}
+    assert listed["kuhn"]["solver"] == "exact NashConv"
+    assert main(["games", "check", "kuhn", "episodes=20", "--json"]) == 0
+    assert {f["status"] for f in json.loads(capsys.readouterr().out)["kuhn"]} <= {
+        "passed",
+        "skipped",
+    }
+
+
+def test_a_game_of_ones_own_that_breaks_the_rules(tmp_path, capsys):
+    own = tmp_path / "greedy.py"
+    own.write_text(
+        "from marl_llm.games.kuhn import KuhnPoker\n"
+        "class Greedy(KuhnPoker):\n"
+        "    def earnings(self):\n"
+        "        return tuple(abs(pay) for pay in super().earnings())\n"
+    )
+    assert main(["games", "check", f"{own}:Greedy", "episodes=20"]) == 1
+    assert "failed" in capsys.readouterr().out
+
+
+def test_a_run_is_evaluated(run_dir, tmp_path, capsys):
+    file = tmp_path / "result.json"
+    words = [f"run={run_dir}", "pairs=2", "thoughts=fixed", f"json={file}", "--json"]
+    assert main(["eval", *words, "panel=random,coldstart,update_000001,self"]) == 0
+    shown = json.loads(capsys.readouterr().out)
+    assert shown == json.loads(file.read_text())
+    assert shown["version"] == 1
+    kuhn = shown["games"]["kuhn"]
+    assert kuhn["nash_conv"]["thoughts"] == "fixed: the observation in brief"
+    assert 0 <= kuhn["nash_conv"]["nash_conv"] <= 4
+    opponents = [match["opponent"] for match in kuhn["matches"]]
+    assert opponents == ["random", "coldstart", "update_000001", "self"]
+    # two deals from both seats; with itself a deal is one game, seen from both
+    assert [match["pooled"]["games"] for match in kuhn["matches"]] == [4, 4, 4, 4]
+
+
+def test_an_evaluation_repeats(run_dir, capsys):
+    words = ["eval", f"run={run_dir}", "pairs=3", "thoughts=1", "seed=5", "--json"]
+    assert main(words) == main(words) == 0
+    first, second = capsys.readouterr().out.split("}\n{")
+    assert first + "}" == "{" + second.rstrip("\n")
+
+
+def test_the_report_is_written_again(run_dir, capsys):
+    (run_dir / "report.html").unlink()
+    assert main(["report", f"run={run_dir}"]) == 0
+    assert (run_dir / "report.html").exists()
+    assert "report:" in capsys.readouterr().out
+
+
+def test_a_person_plays(run_dir, capsys, monkeypatch):
+    monkeypatch.setattr("sys.stdin", io.StringIO("nonsense\nbet\n1\n"))
+    assert main(["play", "game=kuhn", "player=random", "seed=0"]) == 0
+    told = capsys.readouterr().out
+    assert "Not an action here" in told
+    assert "you: bet" in told
+    assert "The end: you " in told
+    monkeypatch.setattr("sys.stdin", io.StringIO("bet\n1\n"))
+    assert main(["play", f"run={run_dir}", "seed=0", "seat=1"]) == 0
+    assert "update 000001" in capsys.readouterr().out
+
+
+def test_the_plan_is_only_a_plan(tmp_path, capsys):
+    folder = tmp_path / "run"
+    assert main(["train", f"run.dir={folder}", "dry_run=true"]) == 0
+    assert "parameters by its settings" in capsys.readouterr().out
+    assert not folder.exists()
+
+
+def test_what_was_typed_is_what_is_kept(run_dir):
+    kept = yaml.safe_load((run_dir / "config.yaml").read_text())
+    assert kept["updates"] == 1
+    assert kept["rollout"]["episodes"] == 8

@@ -1,0 +1,120 @@
+"""What a run writes down: counted once, forgotten when it is made again, shown once."""
+
+import json
+from types import MappingProxyType
+
+import pytest
+
+from marl_llm import config
+from marl_llm.journal import forget_after, measured_after, record_end, rollout_metrics, spread
+from marl_llm.report.metrics import MetricsLog
+from marl_llm.settings import RunSettings
+from marl_llm.types import Episode, Finish, Observation, Outcome, Turn
+
+
+def settings(*words):
+    return RunSettings.of(config.compose(["experiment=kuhn_selfplay", *words]))
+
+
+def turn(agent, tokens, policy="main", role="player"):
+    return Turn(
+        observation=Observation(agent, role, "", "", None, "k"),
+        policy=policy,
+        player="self",
+        prompt_ids=(1,),
+        ids=(2,) * tokens,
+        logprobs=(-0.5,) * tokens,
+        versions=((0, 0, tokens),),
+        reply="",
+        action="bet",
+        fault=None,
+        finish=Finish.STOP,
+        reward=0.0,
+        shaping=0.1,
+    )
+
+
+def episode(number, turns, outcomes, returns=(1.0, -1.0), terminated=True):
+    agents = ("player_0", "player_1")
+    return Episode(
+        id=number,
+        attempt=0,
+        game="g",
+        group=number,
+        seed=0,
+        turns=tuple(turns),
+        seats=MappingProxyType(dict.fromkeys(agents, "self")),
+        returns=dict(zip(agents, returns, strict=True)),
+        outcomes=dict(zip(agents, outcomes, strict=True)),
+        terminated=terminated,
+    )
+
+
+def test_shares_count_an_episode_once_and_scripted_turns_have_no_tokens():
+    both = (Outcome.FORMAT, Outcome.LENGTH)  # simultaneous moves: both at fault
+    fine = (Outcome.WIN, Outcome.LOSS)
+    metrics = rollout_metrics(
+        [
+            episode(0, [turn("player_0", 3), turn("player_1", 5)], both, (-2.0, -2.0)),
+            episode(1, [turn("player_0", 4), turn("player_1", 0, policy=None)], fine),
+            episode(2, [turn("player_0", 4)], fine),
+            episode(3, [turn("player_0", 4)], (Outcome.TRUNCATED,) * 2, (0.0, 0.0), False),
+        ],
+        seconds=2.0,
+    )
+    player = {
+        key.removeprefix("rollout/player/"): value
+        for key, value in metrics.items()
+        if key.startswith("rollout/player/")
+    }
+    assert player["forfeit_share"] == 1 / 4
+    assert player["forfeit_format_share"] == player["forfeit_length_share"] == 1 / 4
+    assert player["forfeit_illegal_share"] == 0.0
+    assert player["truncated_share"] == 1 / 4
+    assert player["reply_tokens"] == (3 + 5 + 4 + 4 + 4) / 5
+    assert player["tokens_per_second"] == 20 / 2.0
+    assert player["game_turns"] == (2 + 2 + 1 + 1) / 4
+    assert player["shaping"] == pytest.approx(0.1)
+    assert metrics["rollout/player_0/return"] == (-2.0 + 1.0 + 1.0 + 0.0) / 4
+    assert metrics["rollout/player_1/return"] == (-2.0 - 1.0 - 1.0 + 0.0) / 4
+
+
+def test_several_roles_are_pooled_as_all():
+    fine = (Outcome.WIN, Outcome.LOSS)
+    turns = [turn("player_0", 1, role="planner"), turn("player_1", 1, role="executor")]
+    metrics = rollout_metrics([episode(0, turns, fine)], seconds=1.0)
+    assert metrics["rollout/all/reply_tokens"] == 1.0
+
+
+def test_policies_are_measured_every_so_often_and_at_the_end():
+    run = settings("updates=5", "evaluation.every=2")
+    assert [update for update in range(1, 6) if measured_after(run, update)] == [2, 4, 5]
+
+
+def test_what_will_be_made_again_is_forgotten(tmp_path):
+    for folder, ending in (("episodes", "jsonl"), ("policies", "json")):
+        (tmp_path / folder).mkdir()
+        for update in (0, 2, 4):
+            (tmp_path / folder / f"update_{update:06d}.{ending}").write_text("")
+    forget_after(tmp_path, 2)
+    for folder in ("episodes", "policies"):
+        assert sorted(p.stem[-1] for p in (tmp_path / folder).iterdir()) == ["0", "2"]
+
+
+def test_an_early_end_is_written_down_whenever_it_comes(tmp_path):
+    run = settings("seed=3")
+    record_end(run, tmp_path, "failed", "no model")
+    found = json.loads((tmp_path / "summary.json").read_text())
+    assert (found["status"], found["error"], found["updates"]) == ("failed", "no model", 0)
+    with MetricsLog(tmp_path) as log:
+        log.log(7, {"learn/main/loss": 0.5})
+    record_end(run, tmp_path, "stopped", "KeyboardInterrupt")
+    found = json.loads((tmp_path / "summary.json").read_text())
+    assert (found["status"], found["updates"], found["seed"]) == ("stopped", 7, 3)
+
+
+def test_kept_games_are_spread_over_the_batch():
+    games = [episode(number, [], (Outcome.WIN, Outcome.LOSS)) for number in range(10)]
+    assert [e.id for e in spread(games, 3)] == [0, 3, 6]
+    assert [e.id for e in spread(games, 99)] == list(range(10))
+    assert spread(games, 0) == []

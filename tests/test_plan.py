@@ -1,0 +1,117 @@
+import pytest
+
+from marl_llm.config import compose
+from marl_llm.footprint import in_words, size_of
+from marl_llm.plan import lines, print_plan
+from marl_llm.serve.sources import PretrainedModel, TinyModel
+from marl_llm.serve.tiny import build_model, build_tokenizer
+from marl_llm.settings import RunSettings
+
+
+def found(*words):
+    """The plan's lines by what they are about, the worst of each: (status, text)."""
+    run = RunSettings.of(compose(["run.dir=/nowhere/at/all", *words]))
+    worst_last = sorted(lines(run), key=lambda line: ("ok", "WARN", "FAIL").index(line.status))
+    return {line.what: (line.status, line.text) for line in worst_last}
+
+
+def failing(what, *words):
+    status, text = found(*words)[what]
+    assert status == "FAIL", text
+    return text
+
+
+def test_the_default_plan_is_all_ok():
+    statuses = {status for status, _ in found().values()}
+    assert statuses == {"ok"}
+
+
+def test_episodes_must_fill_groups():
+    text = failing("rollout", "rollout.episodes=10", "rollout.group_size=4")
+    assert "multiple of rollout.group_size" in text
+
+
+def test_groups_of_one_say_nothing_to_a_group_rule():
+    text = failing("credit of main", "credit=grpo")
+    assert "every advantage would be 0" in text
+    assert "rollout.group_size=8" in text
+
+
+def test_a_policy_that_nobody_seats():
+    text = failing(
+        "policy main",
+        "+player@opponents.random=random",
+        "rollout.lineups=[[random]]",
+    )
+    assert "no line-up seats it" in text
+
+
+def test_a_model_made_of_texts_needs_some():
+    text = failing("policy main", "~policies.main.coldstart")
+    assert "needs a cold start" in text
+
+
+def test_a_prompt_longer_than_the_context():
+    text = failing("context of main", "model.context=16")
+    assert "no reply fits in" in text
+
+
+def test_a_teacher_that_does_not_know_the_game():
+    text = failing("cold start of main", "player@policies.main.coldstart.player=minimax")
+    assert "minimax does not play kuhn" in text
+
+
+def test_an_opponent_that_does_not_know_the_game():
+    text = failing("opponent best", "+player@evaluation.panel.best=minimax")
+    assert "needs perfect information" in text
+
+
+def test_no_nash_conv_of_large_games():
+    text = failing(
+        "NashConv", "+game@held_out.tictactoe=tictactoe", "evaluation.nash_conv=[tictactoe]"
+    )
+    assert "tictactoe has none" in text
+
+
+def test_low_precision_and_a_strict_ratio():
+    text = failing("precision of main", "engine.dtype=bfloat16")
+    assert "learner.ratio_tolerance=null" in text
+
+
+def test_a_folder_that_holds_a_run(tmp_path):
+    (tmp_path / "config.yaml").write_text("x: 1\n")
+    run = RunSettings.of(compose([f"run.dir={tmp_path}"]))
+    assert next(iter(lines(run))).status == "FAIL"
+
+
+def test_the_exit_code_tells(capsys):
+    good = RunSettings.of(compose(["run.dir=/nowhere/at/all"]))
+    assert print_plan(good) == 0
+    bad = RunSettings.of(compose(["run.dir=/nowhere/at/all", "model.context=16"]))
+    assert print_plan(bad) == 1
+    assert "FAIL" in capsys.readouterr().out
+
+
+def test_a_tiny_models_size_is_that_of_the_model():
+    tokenizer = build_tokenizer(["a game of words, words and words"] * 3, 512)
+    source = TinyModel(layers=2, width=32, heads=2, kv_heads=1, vocabulary=len(tokenizer))
+    model = build_model(tokenizer, layers=2, width=32, heads=2, kv_heads=1, mlp=192, context=256,
+                        seed=0)  # fmt: skip
+    size = size_of(source)
+    assert size.parameters == sum(p.numel() for p in model.parameters())
+    assert size.cache_values == 2 * 2 * 1 * 16  # keys and values, layers, key heads, head size
+    assert size.context == 256
+
+
+def test_a_model_that_is_not_here_counts_as_declared(monkeypatch):
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    assert size_of(PretrainedModel(name="nobody/nothing-at-all")) is None
+    size = size_of(PretrainedModel(name="nobody/nothing-at-all", parameters=1e9, context=4096))
+    assert (size.parameters, size.cache_values, size.context) == (10**9, None, 4096)
+
+
+@pytest.mark.parametrize(
+    ("count", "words"), [(12, "12 B"), (1500, "1.5 kB"), (80_400_000_000, "80.4 GB")]
+)
+def test_bytes_in_words(count, words):
+    assert in_words(count) == words
