@@ -4,9 +4,10 @@
     .venv-trl/bin/pip install -c benchmarks/trl_constraints.txt trl
     OMP_NUM_THREADS=2 .venv/bin/python benchmarks/over_trl.py --json FILE
 
-Both sides start from one model folder, take 256 completions per update, sample at temperature 1 until
-the end of the answer (48 tokens at most), hold on to a reference with coefficient 0.2 and step AdamW
-at the same rate. Ours plays Kuhn poker against itself, rules and parsing included; TRL gets prompts
+Both sides start from one model folder, take 256 completions per update (ours about so many: a game
+has two or three turns), sample at temperature 1 until the end of the answer (48 tokens at most, no
+length forced), hold on to a reference with coefficient 0.2 and step AdamW once at the same rate.
+Ours plays Kuhn poker against itself, rules and parsing included; TRL gets prompts
 that this play gave rise to, in 32 groups of 8, and a reward that costs nothing. Neither side
 evaluates or writes anything. Each runs in a process of its own, in turn, several rounds; a rate is
 that of the updates after two that do not count.
@@ -25,11 +26,19 @@ import time
 from pathlib import Path
 from typing import Any
 
+import torch
+from transformers import AutoModelForCausalLM, AutoTokenizer
+
+from marl_llm import config
+from marl_llm.bench import SHORT
+from marl_llm.bench.workload import Workload, plans_of, sampled
+from marl_llm.local import LocalRuntime
+from marl_llm.settings import RunSettings
+
 COMPLETIONS = 256  # per update
 GROUP = 8  # TRL's completions of one prompt
 WARM = 2  # updates that do not count
 BETA = 0.2
-SHORT = ("policies.main.coldstart.games=500", "policies.main.coldstart.fit.steps=100")
 WORDS = (
     "experiment=kuhn_selfplay",
     *SHORT,
@@ -46,12 +55,6 @@ END = "</answer>"  # both sides' replies end here
 
 def prepare(folder: Path, updates: int) -> Path:
     """Make the model, play one update for its prompts, and write the job of both sides."""
-    from transformers import AutoModelForCausalLM, AutoTokenizer
-
-    from marl_llm import config
-    from marl_llm.bench.workload import Workload
-    from marl_llm.settings import RunSettings
-
     run = RunSettings.of(config.compose(WORDS))
     work = Workload.prepare(run, folder / "run", print)
     source = folder / "run" / "models" / "main"
@@ -88,13 +91,6 @@ def prepare(folder: Path, updates: int) -> Path:
 
 def ours(job: dict[str, Any]) -> dict[str, float]:
     """Collect and learn, as `marl-llm train` does between two evaluations."""
-    import torch
-
-    from marl_llm import config
-    from marl_llm.bench.workload import plans_of, sampled
-    from marl_llm.local import LocalRuntime
-    from marl_llm.settings import RunSettings
-
     torch.set_num_threads(job["threads"])
     run = RunSettings.of(config.compose([*WORDS, f"rollout.episodes={job['games']}"]))
     runtime = LocalRuntime(run, Path(job["run"]))

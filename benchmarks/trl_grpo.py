@@ -36,20 +36,15 @@ class Clock(TrainerCallback):
         self.completions += len(completion_ids)
         return [float(len(ids) % 2 == 0) for ids in completion_ids]
 
-    def mark(self) -> None:
-        self.marks.append((time.perf_counter(), self.tokens, self.completions))
-
     def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
-        self.mark()
+        """The trainer's call after each optimizer step."""
+        self.marks.append((time.perf_counter(), self.tokens, self.completions))
 
 
 def train(job: dict[str, Any]) -> dict[str, float]:
     """Train and give seconds, tokens and completions of the updates that count."""
     torch.set_num_threads(job["threads"])
     clock = Clock()
-
-    def free(prompts: list[str], completion_ids: list[list[int]], **_: Any) -> list[float]:
-        return clock.reward(completion_ids)
 
     with tempfile.TemporaryDirectory() as folder:
         config = GRPOConfig(
@@ -77,7 +72,7 @@ def train(job: dict[str, Any]) -> dict[str, float]:
         trainer = GRPOTrainer(
             model=AutoModelForCausalLM.from_pretrained(job["model"], dtype=torch.float32),
             processing_class=AutoTokenizer.from_pretrained(job["model"]),
-            reward_funcs=free,
+            reward_funcs=clock.reward,
             args=config,
             train_dataset=Dataset.from_dict({"prompt": job["prompts"]}),
             callbacks=[clock],

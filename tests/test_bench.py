@@ -74,12 +74,12 @@ def test_rounds_are_timed_in_turn_and_the_first_does_not_count():
     [
         ([], "expected 'rollout', got 'nothing'"),
         (["rolout"], "expected 'rollout', got 'rolout'"),
-        (["rollout", "--jsn", "x"], "did you mean --json"),
+        (["rollout", "--jsn", "x"], "did you mean .--json"),
         (["rollout", "--json"], "--json needs a value"),
         (["rollout", "--rounds", "0"], "from 1 on, got '0'"),
         (["rollout", "experiment=kun"], "kuhn_selfplay"),
     ],
 )
 def test_a_wrong_word_is_named(words, said):
-    with pytest.raises(ConfigError, match=said.replace("?", r"\?")):
+    with pytest.raises(ConfigError, match=said):
         bench.main(words)

@@ -36,7 +36,7 @@ from marl_llm.errors import ConfigError, nearest
 from marl_llm.settings import RunSettings
 
 # The model only has to know the format, so that its replies end by themselves.
-SHORT = ("policies.main.coldstart.games=500", "policies.main.coldstart.fit.steps=100")
+SHORT = ("policies.main.coldstart.games=1000", "policies.main.coldstart.fit.steps=200")
 TARGETS = {  # what a healthy build reaches, on two cores
     "rollout_over_engine": (">=", 0.75),
     "engine_over_generate": (">=", 2.0),

@@ -7,7 +7,8 @@
     3 . . o
     Legal actions: b1, a2, c2, a3, b3.
 
-In brief: ``x . o . x . . . o``, the cells in reading order.
+In brief: ``x b1 o a2 x c2 a3 b3 o``, the cells in reading order, a free one by its name: what can be
+played is what is named.
 """
 
 from __future__ import annotations
@@ -63,7 +64,7 @@ class TicTacToe(OpenSpielGame):
         return self._state.observation_string(player)
 
     def words(self, told: str, player: int) -> tuple[str, str]:
-        """The board as rows of cells; in brief, the nine cells."""
+        """The board as rows of cells; in brief, the nine cells, free ones by name."""
         return _words(told, player)
 
 
@@ -71,4 +72,6 @@ class TicTacToe(OpenSpielGame):
 def _words(board: str, player: int) -> tuple[str, str]:
     rows = [" ".join(line) for line in board.split()]
     grid = "\n".join(f"{number} {row}" for number, row in enumerate(rows, start=1))
-    return f"You are {MARKS[player]}. The board:\n  a b c\n{grid}", " ".join(rows)
+    marks = "".join(board.split())
+    cells = (name if mark == "." else mark for name, mark in zip(ACTIONS, marks, strict=True))
+    return f"You are {MARKS[player]}. The board:\n  a b c\n{grid}", " ".join(cells)

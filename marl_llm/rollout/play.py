@@ -167,6 +167,7 @@ class _Loop:
         self._in_flight = dict.fromkeys(engines, 0)
         self._numbers = count()
         self._idle = idle
+        self._rules: dict[str, str] = {}
         self._done: dict[int, Episode] = {}
 
     def run(self, plans: Sequence[Plan], concurrency: int, stall: float) -> list[Episode]:
@@ -257,7 +258,7 @@ class _Loop:
             table.answers[agent] = _Draft(observation, name, None, move)
             return
         if agent not in table.seats:
-            table.seats[agent] = Seat(seat.role, seat.chat, game.rules())
+            table.seats[agent] = Seat(seat.role, seat.chat, self._rules_of(plan.game, game))
         prompt = table.seats[agent].prompt(observation)
         deadline = None if self._turn_seconds is None else time.monotonic() + self._turn_seconds
         number = next(self._numbers)
@@ -271,6 +272,11 @@ class _Loop:
                 deadline,
             )
         )
+
+    def _rules_of(self, name: str, game: Game) -> str:
+        if name not in self._rules:
+            self._rules[name] = game.rules()
+        return self._rules[name]
 
     def _hear(self, completion: Completion) -> bool:
         asked = self._asked.pop(completion.id)

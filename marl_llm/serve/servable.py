@@ -61,8 +61,8 @@ def study(model: PreTrainedModel, context: int) -> tuple[Tensor, KVShape]:
         (logits [P, V] after each of its tokens, what a token leaves behind in the model's cache).
 
     Raises:
-        ModelError: the cache is not one of keys and values over all earlier tokens, the logits are
-            not finite, or the architecture does not take attention functions.
+        ModelError: the cache is not one of keys and values over all earlier tokens, or the logits
+            are not finite.
     """
     if model.config.is_encoder_decoder:
         raise ModelError(f"{_name(model)} is an encoder-decoder; use a decoder-only causal model")

@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 import torch
-from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, trainers
+from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
 from transformers import (
     PreTrainedModel,
     PreTrainedTokenizerBase,
@@ -24,6 +24,9 @@ from marl_llm.errors import ModelError
 START, END, TEXT_END = "<|im_start|>", "<|im_end|>", "<|endoftext|>"
 TAGS = ("<think>", "</think>", "<answer>", "</answer>")
 SPEAKERS = ("system", "user", "assistant")
+# Merges stay inside a word: letters with at most one digit behind them, so that a board's cell ("b2")
+# can be one token; else a single digit, a run of signs, or white space.
+WORD = r" ?\p{L}+\p{N}?| ?\p{N}| ?[^\s\p{L}\p{N}]+|\s+"
 LEAST_VOCABULARY = 256 + 3 + len(TAGS)  # bytes, ChatML's tokens, tags
 
 CHATML = (
@@ -38,7 +41,7 @@ def build_tokenizer(corpus: Iterable[str], vocab_size: int = 512) -> PreTrainedT
     """A byte-level BPE tokenizer of these texts: equal texts give an equal tokenizer.
 
     ChatML's three tokens are special; the think and answer tags are one token each but plain text,
-    so that they appear when a reply is decoded. Digits stand alone. Any other text can be written
+    so that they appear when a reply is decoded. Any other text can be written
     too, byte by byte.
 
     Args:
@@ -55,8 +58,8 @@ def build_tokenizer(corpus: Iterable[str], vocab_size: int = 512) -> PreTrainedT
     inner = Tokenizer(models.BPE())
     inner.pre_tokenizer = pre_tokenizers.Sequence(
         [
-            pre_tokenizers.Digits(individual_digits=True),
-            pre_tokenizers.ByteLevel(add_prefix_space=False),
+            pre_tokenizers.Split(Regex(WORD), behavior="isolated"),
+            pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False),
         ]
     )
     inner.decoder = decoders.ByteLevel()

@@ -105,7 +105,7 @@ def test_tictactoe():
         "You are x. The board:\n  a b c\n1 x . o\n2 . x .\n3 . . o\n"
         "Legal actions: b1, a2, c2, a3, b3."
     )
-    assert seen.brief == "x . o . x . . . o"
+    assert seen.brief == "x b1 o a2 x c2 a3 b3 o"
     assert game.observation("player_1").text.startswith("You are o.")
     other = after(TicTacToe(), "b2", "c3", "a1", "c1").observation("player_0")
     assert other == seen  # the order of moves is no information

@@ -1,0 +1,74 @@
+"""docs/games.md shows what the games really say, and its adapters work where they can."""
+
+from __future__ import annotations
+
+import importlib.util
+import re
+from pathlib import Path
+
+import pytest
+
+from marl_llm import config
+from marl_llm.games import catalog, check
+from marl_llm.types import Move
+
+ROOT = Path(__file__).parents[1]
+PAGE = (ROOT / "docs" / "games.md").read_text(encoding="utf-8")
+SEEN = re.findall(
+    r"brief `([^`]+)`[^`]*?:\n\n```text (\w+):([^\n]*)\n(.*?)^```$", PAGE, re.MULTILINE | re.DOTALL
+)
+FILES = dict(re.findall(r"^```\w+\n# my_games/(\S+)\n(.*?)^```$", PAGE, re.MULTILINE | re.DOTALL))
+
+
+@pytest.mark.parametrize(("brief", "name", "actions", "text"), SEEN, ids=[s[1] for s in SEEN])
+def test_the_texts_are_those_of_the_games(brief, name, actions, text):
+    game = catalog.build(name)
+    game.reset(seed=3)
+    for action in filter(None, map(str.strip, actions.split(","))):
+        game.act(game.acting()[0], Move(action))
+    seen = game.observation(game.acting()[0])
+    assert seen.text == text.rstrip("\n")
+    assert seen.brief == brief
+
+
+def test_every_kind_of_game_is_shown():
+    assert len(SEEN) == PAGE.count("```text") == 8
+    named = set(re.findall(r"`(\w+)`", PAGE.split("## What a model sees")[0]))
+    assert set(catalog.names()) <= named
+
+
+def test_every_check_is_named():
+    named = set(re.findall(r"`(\w+)`", PAGE.split("## The conformance suite")[1]))
+    assert {each.__name__ for each in check.CHECKS} <= named
+
+
+@pytest.mark.parametrize(
+    ("file", "maker", "needs"),
+    [("throws.py", ":throws", "pettingzoo"), ("arena.yaml", "", "textarena")],
+)
+def test_adapters(tmp_path, file, maker, needs):
+    if importlib.util.find_spec(needs) is None:
+        pytest.skip(f"needs {needs}")
+    (tmp_path / file).write_text(FILES[file], encoding="utf-8")
+    make = catalog.maker(f"{tmp_path / file}{maker}")
+    found = check.check_game(make, episodes=60, make_without_list=make.without_list())
+    assert [str(finding) for finding in found if finding.status == "failed"] == []
+
+
+def test_the_example_of_evaluation_prints_what_it_says(capsys):
+    page = (ROOT / "docs" / "evaluation.md").read_text(encoding="utf-8")
+    (example,) = re.findall(r"^```python\n(.*?)^```$", page, re.MULTILINE | re.DOTALL)
+    (expected,) = re.findall(r"# ([\d.]+)$", example, re.MULTILINE)
+    exec(example, {})
+    assert capsys.readouterr().out.strip() == expected
+
+
+def test_credit_lists_every_yaml_as_its_class_says():
+    page = (ROOT / "docs" / "credit.md").read_text(encoding="utf-8")
+    row = r"^\| [^|]*, `(\w+)` \| .* \| (\w+) \| [^|]* \| ([^|]*) \| (\w+) \|$"
+    listed = {found[0]: found[1:] for found in re.findall(row, page, re.MULTILINE)}
+    assert sorted(listed) == config.choices("credit")
+    for name, (level, source, evidence) in listed.items():
+        made = config.build(config.node("credit", name))
+        assert (level, evidence) == (made.level, made.evidence), name
+        assert made.source in source, name
