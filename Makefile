@@ -6,7 +6,7 @@ STAMP := $(VENV)/.ready
 
 .PHONY: help setup selfplay test check lint clean
 help:  ## say what the targets do
-	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/'
+	@awk -F':.*## ' '/^[a-z]+:.*## / {printf "%-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 setup: $(STAMP)  ## make .venv with the exact versions of constraints.txt
 

@@ -56,10 +56,11 @@ class Measurer:
         if not isinstance(seat, ModelSeat):
             raise ConfigError(f"evaluation.seat {run.evaluation.seat!r} is not played by a model")
         self._seat = seat
-        self._trees: dict[str, tuple[TextTree, PolicyTable]] = {}
+        self._trees: dict[str, tuple[TextTree, PolicyTable | None]] = {}
         for game in run.evaluation.nash_conv:
             tree = text_tree(self._makers[game]())
-            self._trees[game] = (tree, equilibrium_policy(tree))
+            solved = len(tree.agents) == 2  # by a linear program; with more there is none
+            self._trees[game] = (tree, equilibrium_policy(tree) if solved else None)
 
     def measure(self, update: int, engines: Mapping[str, Engine]) -> Measurement:
         """All that the settings ask for, after this many updates.
@@ -73,12 +74,13 @@ class Measurer:
         policies = self._exploit(engines, metrics, seed)
         matches: list[Match] = []
         games = evaluation.games or tuple(self._run.games)
-        for game in games if evaluation.panel else ():
+        panel = (*evaluation.panel, *((evaluation.seat,) if evaluation.itself else ()))
+        for game in games if panel else ():
             played = panel_matches(
                 game,
                 self._makers[game],
                 evaluation.seat,
-                tuple(evaluation.panel),
+                panel,
                 self._seats,
                 engines,
                 pairs=evaluation.pairs,

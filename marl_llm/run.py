@@ -175,6 +175,7 @@ def go(run: RunSettings, run_dir: Path, kept: Checkpoint | None) -> int:
 
 def carry_out(run: RunSettings, run_dir: Path, kept: Checkpoint | None) -> tuple[int, Path]:
     """Everything between the lock and the result: the updates done in all, and the report."""
+    team.check_devices(run)
     team.use_threads(run.runtime.threads)
     progress = Progress.of(kept)
     with LiveView(RunHeader(run.experiment, run_dir, run.seed, run.updates)) as view:

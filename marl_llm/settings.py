@@ -75,6 +75,7 @@ class Evaluation:
     thought: Literal["sampled", "fixed", "none"] = "sampled"  # what stands before a scored action
     thoughts: int = 8  # sampled per information state
     panel: Mapping[str, Player] = field(default_factory=dict)  # scripted opponents, by name
+    itself: bool = False  # also play in all seats at once, as cooperative games are played
     games: tuple[str, ...] = ()  # of the matches; () = the games of the run
     pairs: int = 100  # deals per opponent and game, each played from both seats
     references: Mapping[str, float] = field(default_factory=dict)  # lines in the picture

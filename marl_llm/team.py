@@ -23,9 +23,10 @@ from marl_llm.learn.learner import Learner
 from marl_llm.learn.supervised import fit
 from marl_llm.rollout.plans import Plan
 from marl_llm.rollout.play import ModelSeat, play
+from marl_llm.rollout.room import check_room
 from marl_llm.seeds import derive
 from marl_llm.serve import Engine
-from marl_llm.serve.models import load_model
+from marl_llm.serve.models import device_of, load_model
 from marl_llm.serve.transformers_engine import TransformersEngine
 from marl_llm.settings import RunSettings
 from marl_llm.store import Store
@@ -76,6 +77,16 @@ def prepare(run: RunSettings, models: Path, stage: Callable[[str], None]) -> Non
         folder = models / name
         model.save_pretrained(folder)
         tokenizer.save_pretrained(folder)
+
+
+def check_devices(run: RunSettings) -> None:
+    """Refuse a run whose devices are not there, before anything is made.
+
+    Raises:
+        ModelError: naming the device and what to use instead.
+    """
+    for policy in run.policies.values():
+        device_of(policy.engine.device)
 
 
 def role_of(run: RunSettings, policy: str) -> Role:
@@ -162,6 +173,7 @@ def collect(
         shaping=rollout.shaping,
         idle=idle,
     )
+    check_room(episodes, {policy: engine.context for policy, engine in engines.items()})
     records = {(episode.id, episode.attempt): episode for episode in episodes}
     for policy, version in versions.items():
         store.put(policy, version, records)

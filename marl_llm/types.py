@@ -1,10 +1,10 @@
 """The nouns: one type per arrow of the data's way.
 
     game ─Observation─▶ role ─Request─▶ engine ─Completion─▶ role ─Move─▶ game
-                          └──── Turn ────▶ Episode ─▶ store ─▶ credit ─▶ learner ─Weights─▶ engine
+                          └─ Turn ─▶ Episode ─▶ store ─▶ credit ─▶ learner ─Weights─▶ engine
 
-All are frozen dataclasses with slots: picklable, no behaviour beyond validation. Role, agent, group,
-policy and version are fields, never parts of a string.
+All are frozen dataclasses with slots: picklable, no behaviour beyond validation. Role, agent,
+group, policy and version are fields, never parts of a string.
 """
 
 from __future__ import annotations

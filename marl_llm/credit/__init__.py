@@ -5,10 +5,11 @@
 
       estimate(batch, *, rng=None, resample=None) -> Credit
 
-  It declares `needs` (optional columns it reads), `level` ("turn" or "token"), `source` (the paper or
-  "our reading") and `evidence` ("paper", "code", "notes", "reading"). It gathers, calls formulas
-  (`returns.py`, `baselines.py`), scatters, and mutates nothing. One that must remember (an exponential
-  average) is a `Remembering` estimator: it takes its state and returns the new one.
+  It declares `needs` (optional columns it reads), `level` ("turn" or "token"), `source` (the paper
+  or "our reading") and `evidence` ("paper", "code", "notes", "reading"). Its settings are validated
+  by `checks.py`. It gathers, calls formulas (`returns.py`, `baselines.py`), scatters, and mutates
+  nothing. One that must remember (an exponential average) is a `Remembering` estimator: it takes
+  its state and returns the new one.
 - Statistics always say what is counted once (`unit`) and over which keys (`by`).
 
 To add one: a file here, a YAML in `configs/credit/` that names it under ``_target_``; the contract
@@ -48,7 +49,7 @@ class Estimator(Protocol):
 
 @runtime_checkable
 class Remembering(Protocol):
-    """An estimator with a memory. `estimate` uses the state it is given, `Credit.state` is the next."""
+    """An estimator with a memory: `estimate` uses a state, `Credit.state` is the next one."""
 
     remembers: ClassVar[Literal[True]]
 

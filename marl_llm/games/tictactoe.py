@@ -7,8 +7,8 @@
     3 . . o
     Legal actions: b1, a2, c2, a3, b3.
 
-In brief: ``x b1 o a2 x c2 a3 b3 o``, the cells in reading order, a free one by its name: what can be
-played is what is named.
+In brief: ``x b1 o a2 x c2 a3 b3 o``, the cells in reading order, a free one by its name: what can
+be played is what is named.
 """
 
 from __future__ import annotations

@@ -1,9 +1,10 @@
 """Engines: token ids in, token ids with log-probs and the version that sampled them out.
 
 This page is the contract. An engine serves the weights of one policy. Callers hand in requests with
-`submit` and collect what is finished with `poll`; between the two it decodes all waiting requests in
-one batch and fills the place of a finished one at once, so nobody waits for the slowest. A reply
-depends on its request (ids, sampling, seed) and the weights, up to rounding, and not on its neighbours.
+`submit` and collect what is finished with `poll`; between the two it decodes all waiting requests
+in one batch and fills the place of a finished one at once, so nobody waits for the slowest. A reply
+depends on its request (ids, sampling, seed) and the weights, up to rounding, and not on its
+neighbours.
 """
 
 from __future__ import annotations

@@ -28,6 +28,7 @@ COLUMNS = np.dtype(
         ("top_k", np.int64),
         ("top_p", np.float64),
         ("deadline", np.float64),
+        ("watch", np.int64),  # which of the engine's stop tables it is looked up in, -1 = none
     ]
 )
 
@@ -39,7 +40,8 @@ class Row:
     request: Request
     limit: int  # tokens that may be sampled: max_tokens, or what the context leaves
     version: int  # of the weights when it came in
-    stops: StopScan | None = None
+    watch: int = -1  # see `COLUMNS`
+    scan: StopScan | None = None  # once its text had to be read
     changes: list[tuple[int, int]] = field(default_factory=list)  # (tokens before, new version)
 
     def full(self) -> Finish:
@@ -81,7 +83,7 @@ class Rows:
         deadline = math.inf if request.deadline is None else request.deadline
         self._columns[place] = (
             length, request.prompt_ids[-1], 0, row.limit, _int64(request.seed),
-            sampling.temperature, sampling.top_k, sampling.top_p, deadline,
+            sampling.temperature, sampling.top_k, sampling.top_p, deadline, row.watch,
         )  # fmt: skip
         if row.limit > self._ids.shape[1]:
             more = ((0, 0), (0, row.limit - self._ids.shape[1]))
@@ -95,6 +97,11 @@ class Rows:
         self._logprobs[every, columns["count"]] = logprobs
         columns["token"] = tokens
         columns["count"] += 1
+
+    def read_on(self, place: int, scan: StopScan) -> bool:
+        """Have a row's search take the tokens it has not seen; True once it found a stop string."""
+        new = self._ids[place, scan.taken : self._columns["count"][place]].tolist()
+        return any(scan.found(token) for token in new)
 
     def completion(self, place: int, finish: Finish) -> Completion:
         """What goes back to the caller of a row."""

@@ -24,8 +24,8 @@ from marl_llm.errors import ModelError
 START, END, TEXT_END = "<|im_start|>", "<|im_end|>", "<|endoftext|>"
 TAGS = ("<think>", "</think>", "<answer>", "</answer>")
 SPEAKERS = ("system", "user", "assistant")
-# Merges stay inside a word: letters with at most one digit behind them, so that a board's cell ("b2")
-# can be one token; else a single digit, a run of signs, or white space.
+# Merges stay inside a word: letters with at most one digit behind them, so that a board's cell
+# ("b2") can be one token; else a single digit, a run of signs, or white space.
 WORD = r" ?\p{L}+\p{N}?| ?\p{N}| ?[^\s\p{L}\p{N}]+|\s+"
 LEAST_VOCABULARY = 256 + 3 + len(TAGS)  # bytes, ChatML's tokens, tags
 
@@ -125,6 +125,7 @@ def build_model(
         intermediate_size=mlp,
         max_position_embeddings=context,
         tie_word_embeddings=True,
+        initializer_range=width**-0.5,  # the usual 0.02 is for wide models; here it learns slowly
         bos_token_id=None,
         eos_token_id=tokenizer.eos_token_id,
         pad_token_id=tokenizer.pad_token_id,

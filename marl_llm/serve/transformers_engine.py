@@ -33,7 +33,7 @@ from marl_llm.serve.sampling import sample, uniform
 from marl_llm.serve.scoring import score
 from marl_llm.serve.servable import context_of, probe, study
 from marl_llm.serve.slot_cache import SlotCache
-from marl_llm.serve.stop_strings import StopScan, TokenTexts
+from marl_llm.serve.stop_strings import ALWAYS, PERHAPS, StopTable, TokenTexts
 from marl_llm.types import Completion, Finish, Request, Weights
 from marl_llm.weights import assign, verified
 
@@ -83,6 +83,7 @@ class TransformersEngine:
         self.context = context_of(model, context)
         self._end_ids, self._max_batch = np.array(sorted(end_ids), np.int64), max_batch
         self._texts = None if tokenizer is None else _texts(tokenizer)
+        self._tables: dict[tuple[str, ...], StopTable] = {}  # by stop strings
         self._waiting: deque[Arrival[Request]] = deque()
         self._soonest = math.inf  # of the deadlines of those that wait
         self._in_flight: set[int] = set()
@@ -221,9 +222,7 @@ class TransformersEngine:
             self._not_finite(int(np.flatnonzero(~np.isfinite(logprobs))[0]))
         self._rows.append(tokens, logprobs)
         stopped = np.isin(tokens, self._end_ids)
-        for place in self._scanned():
-            scan = records[place].stops
-            stopped[place] |= scan is not None and scan.found(int(tokens[place]))
+        self._find_stops(tokens, stopped)
         full = rows["count"] >= rows["limit"]
         self._retire(
             {
@@ -232,11 +231,17 @@ class TransformersEngine:
             }
         )
 
-    def _scanned(self) -> list[int]:
-        """Places of the rows that have stop strings."""
-        if self._texts is None:
-            return []
-        return [place for place, row in enumerate(self._rows.records) if row.stops is not None]
+    def _find_stops(self, tokens: np.ndarray, stopped: np.ndarray) -> None:
+        """Mark the rows whose text has reached one of their stop strings with these tokens."""
+        rows = self._rows
+        for number, table in enumerate(self._tables.values()):
+            places = np.flatnonzero(rows.columns["watch"] == number)
+            kinds = table.kinds(tokens[places])
+            stopped[places[kinds == ALWAYS]] = True
+            for place in places[kinds == PERHAPS].tolist():
+                row = rows.records[place]
+                row.scan = row.scan or table.scan()
+                stopped[place] |= rows.read_on(place, row.scan)
 
     def _expire(self, now: float) -> None:
         """Send back what is past its deadline, with what it has sampled."""
@@ -279,10 +284,15 @@ class TransformersEngine:
     def _row(self, request: Request) -> Row:
         sampling = request.sampling
         limit = min(sampling.max_tokens, self.context - len(request.prompt_ids))
-        stops = None
-        if sampling.stop and self._texts is not None:
-            stops = StopScan(sampling.stop, self._texts)
-        return Row(request, limit, self.version, stops)
+        return Row(request, limit, self.version, self._watch(sampling.stop))
+
+    def _watch(self, stops: tuple[str, ...]) -> int:
+        """The number of the table of these stop strings, -1 where there are none."""
+        if not stops or self._texts is None:
+            return -1
+        if stops not in self._tables:
+            self._tables[stops] = StopTable(stops, self._texts, self._decoder.vocabulary)
+        return list(self._tables).index(stops)
 
     def _check(self, request: Request) -> None:
         self._check_ids(f"request {request.id}", request.prompt_ids)

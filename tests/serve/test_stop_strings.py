@@ -1,7 +1,8 @@
+import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from marl_llm.serve.stop_strings import StopScan, TokenTexts
+from marl_llm.serve.stop_strings import ALWAYS, NEVER, PERHAPS, StopScan, StopTable, TokenTexts
 
 
 def byte_texts():
@@ -60,3 +61,47 @@ def test_agrees_with_a_search_in_the_whole_text(text, stops):
     ends = [text.find(stop) + len(stop) for stop in stops if stop in text]
     expected = len(text[: min(ends)].encode()) if ends else None
     assert stop_at(text, tuple(stops)) == expected
+
+
+WORDS = [
+    "a",
+    "go</answer> on",
+    "</think>",
+    "er> now",
+    "x>",
+    "\N{REPLACEMENT CHARACTER}",
+    "<",
+    "> b",
+]
+
+
+def word_texts():
+    return TokenTexts(lambda ids: "".join(WORDS[i] for i in ids), [0])
+
+
+def test_a_table_knows_which_tokens_can_complete_a_stop_string():
+    kinds = StopTable(("</answer>",), word_texts(), len(WORDS)).kinds(np.arange(len(WORDS)))
+    # "</think>" and "x>" start with no end of "</answer>"; "er> now" and "> b" do; bytes may.
+    assert kinds.tolist() == [NEVER, ALWAYS, NEVER, PERHAPS, NEVER, PERHAPS, NEVER, PERHAPS]
+
+
+@given(
+    st.lists(st.binary(min_size=1, max_size=3), min_size=1, max_size=6),
+    st.lists(st.integers(0, 5), max_size=12),
+    st.lists(st.text(alphabet="ab<é", min_size=1, max_size=3), min_size=1, max_size=3),
+)
+def test_reading_on_only_at_tokens_that_may_end_finds_what_reading_all_finds(words, ids, stops):
+    words = [b"a", *words]
+    texts = TokenTexts(lambda ids: b"".join(words[i] for i in ids).decode("utf-8", "replace"), [0])
+    table = StopTable(stops, texts, len(words))
+    every, few, seen = table.scan(), table.scan(), []
+    for token in (i % len(words) for i in ids):
+        seen.append(token)
+        (kind,) = table.kinds(np.array([token]))
+        found = kind == ALWAYS
+        if kind == PERHAPS:
+            found = any(few.found(one) for one in seen[few.taken :])
+        expected = every.found(token)
+        assert found == expected
+        if expected:
+            break
