@@ -29,7 +29,7 @@ from typing import Any
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from marl_llm import config
+from marl_llm import config, team
 from marl_llm.bench import SHORT
 from marl_llm.bench.workload import Workload, plans_of, sampled
 from marl_llm.local import LocalRuntime
@@ -94,6 +94,7 @@ def ours(job: dict[str, Any]) -> dict[str, float]:
     torch.set_num_threads(job["threads"])
     run = RunSettings.of(config.compose([*WORDS, f"rollout.episodes={job['games']}"]))
     runtime = LocalRuntime(run, Path(job["run"]))
+    team.settle()
     tokens = turns = 0
     began = 0.0
     for update in range(job["warm"] + job["updates"]):

@@ -12,7 +12,6 @@ front of a group's place adds it, and ``~`` in front of anything takes it out.
 from __future__ import annotations
 
 import dataclasses
-import importlib
 import inspect
 import re
 from collections.abc import Mapping, Sequence
@@ -29,6 +28,7 @@ from omegaconf import OmegaConf, open_dict
 from omegaconf.errors import OmegaConfBaseException
 
 from marl_llm.errors import ConfigError, nearest
+from marl_llm.targets import OURS, module_of
 
 ROOT = Path(__file__).parent / "configs"
 POLICY_GROUPS = ("model", "engine", "credit", "learner", "loss")  # groups that a policy is made of
@@ -148,7 +148,7 @@ def node(group: str, name: str) -> dict[str, Any]:
     return read(ROOT / group / f"{name}.yaml")
 
 
-def build(node: Any, *, allowed: tuple[str, ...] = ("marl_llm",), where: str = "") -> Any:
+def build(node: Any, *, allowed: tuple[str, ...] = (OURS,), where: str = "") -> Any:
     """What a node stands for: nodes with ``_target_`` become objects, the rest stays as it is.
 
     Args:
@@ -172,15 +172,14 @@ def build(node: Any, *, allowed: tuple[str, ...] = ("marl_llm",), where: str = "
     return node
 
 
-def _construct(target: str, values: dict[str, Any], allowed: tuple[str, ...], where: str) -> Any:
+def _construct(target: Any, values: dict[str, Any], allowed: tuple[str, ...], where: str) -> Any:
+    if not isinstance(target, str):
+        raise ConfigError(f"{where or 'a node'}._target_ must be text, got {target!r}")
     module, _, name = target.rpartition(".")
-    if module.split(".")[0] not in allowed:
-        raise ConfigError(f"_target_ {target!r} is outside {', '.join(allowed)}")
-    try:
-        cls = vars(importlib.import_module(module))[name]
-    except (ImportError, KeyError) as error:
-        raise ConfigError(f"_target_ {target!r} cannot be found: {error}") from error
-    return settings(cls, values, where or name)
+    members = vars(module_of(target, allowed))
+    if not callable(members.get(name)):
+        raise ConfigError(f"{module} has no {name!r} to call; {nearest(name, members)}")
+    return settings(members[name], values, where or name)
 
 
 def settings(cls: type, values: Any, where: str) -> Any:

@@ -20,8 +20,8 @@ from marl_llm.measure import Measurement
 from marl_llm.report.episodes import EPISODES_FOLDER, TurnKey, advantages_by_turn, write_episodes
 from marl_llm.report.html import POLICIES_FOLDER, write_report
 from marl_llm.report.live import LiveView, game_line
-from marl_llm.report.metrics import METRICS_FILE, MetricsLog, read, replace_text, shown
-from marl_llm.report.picture import draw_headline
+from marl_llm.report.metrics import METRICS_FILE, MetricsLog, Row, read, replace_text, shown
+from marl_llm.report.picture import PICTURE_FILE, draw_headline
 from marl_llm.report.summary import (
     headline,
     metric_range,
@@ -32,8 +32,6 @@ from marl_llm.report.summary import (
 from marl_llm.settings import RunSettings
 from marl_llm.trainer import Lesson
 from marl_llm.types import FORFEITS, Episode
-
-PICTURE = "curve.png"
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +63,7 @@ class Journal:
         run: RunSettings,
         run_dir: Path,
         view: LiveView,
-        decode: Callable[[int], str],
+        decoders: Mapping[str, Callable[[int], str]],
         start: Progress,
     ) -> None:
         """Open the journal of a run; what was written after `start` is forgotten.
@@ -74,10 +72,10 @@ class Journal:
             run: the settings.
             run_dir: its folder.
             view: where people look.
-            decode: one token id as text.
+            decoders: by policy, one token id as text.
             start: how far the run has come.
         """
-        self._run, self._dir, self._view, self._decode = run, run_dir, view, decode
+        self._run, self._dir, self._view, self._decoders = run, run_dir, view, decoders
         resumed = (run_dir / METRICS_FILE).exists()
         self._metrics = MetricsLog(run_dir)
         if resumed:
@@ -126,14 +124,14 @@ class Journal:
         """The policies were measured."""
         self._metrics.log(update, measurement.metrics)
         self._view.update(update, {**self._news, **measurement.metrics}, self._game)
-        # One table is drawn, that of the first game.
-        for table in list(measurement.policies.values())[:1]:
+        tables = {game: found.as_json() for game, found in measurement.policies.items()}
+        if tables:
             path = self._dir / POLICIES_FOLDER / f"update_{update:06d}.json"
-            replace_text(path, json.dumps(table.as_json()))
+            replace_text(path, json.dumps(tables))
         self.summarise(update, "running")
 
     def checkpoint(self, update: int, save: Callable[[str, Path], None]) -> None:
-        """Keep every policy's whole state."""
+        """Keep every policy's whole state, with the score of just now if it was measured."""
 
         def writer(policy: str) -> Callable[[Path], None]:
             return lambda folder: save(policy, folder)
@@ -144,6 +142,7 @@ class Journal:
             {policy: writer(policy) for policy in self._run.policies},
             {"seconds": self.seconds, "tokens": self._tokens},
             keep=self._run.run.keep,
+            score=score_at(read(self._dir), update),
         )
 
     def summarise(self, update: int, status: str) -> None:
@@ -177,7 +176,7 @@ class Journal:
         self._view.stage("writing the report")
         self.summarise(update, status)
         if headline(read(self._dir)) is not None:
-            draw_headline([self._dir], self._dir / PICTURE)
+            draw_headline([self._dir], self._dir / PICTURE_FILE)
         return write_report(self._dir)
 
     def close(self) -> None:
@@ -191,7 +190,19 @@ class Journal:
         for policy, lesson in lessons.items():
             advantages |= advantages_by_turn(episodes, policy, lesson.advantages.tolist())
         kept = spread(episodes, self._run.run.episodes)
-        write_episodes(self._dir, update, kept, self._decode, advantages)
+        write_episodes(self._dir, update, kept, self._decoders, advantages)
+
+
+def score_at(rows: Sequence[Row], update: int) -> float | None:
+    """The headline metric after an update, higher is better; None if it was not measured then.
+
+    What was measured some updates before would give its credit to other weights.
+    """
+    judged = headline(rows)
+    if judged is None:
+        return None
+    value = next((row.get(judged.key) for row in rows if row["update"] == update), None)
+    return -value if value is not None and judged.quantity.better == "lower" else value
 
 
 def rollout_metrics(episodes: Sequence[Episode], seconds: float) -> dict[str, float]:

@@ -182,12 +182,13 @@ def carry_out(run: RunSettings, run_dir: Path, kept: Checkpoint | None) -> tuple
         make_models(run, run_dir, view.stage)
         view.stage("starting engines and learners")
         with closing(make_runtime(run, run_dir)) as runtime:
+            team.settle()
             if kept is not None:
                 for policy in run.policies:
                     runtime.restore(policy, kept.folder(policy))
             measurer = Measurer(run, team.seats(run, run_dir))
-            decode = team.token_texts(run_dir, next(iter(run.policies)))
-            with closing(Journal(run, run_dir, view, decode, progress)) as journal:
+            decoders = {policy: team.token_texts(run_dir, policy) for policy in run.policies}
+            with closing(Journal(run, run_dir, view, decoders, progress)) as journal:
                 with patient() as stopped:
                     done = train(run, runtime, measurer, journal, progress.updates, stopped)
                 status = "finished" if done == run.updates else "stopped"

@@ -21,6 +21,7 @@ from marl_llm.learn.learner import LearnerSettings
 from marl_llm.learn.supervised import FitSettings
 from marl_llm.rollout.shaping import Shaping
 from marl_llm.serve.sources import EngineSettings, ModelSource
+from marl_llm.targets import OURS
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -117,6 +118,7 @@ class RunSettings:
     evaluation: Evaluation
     run: RunFolder
     runtime: Runtime
+    packages: tuple[str, ...] = ()  # besides ours, whose code `_target_` may name
     dry_run: bool = False
 
     @classmethod
@@ -133,7 +135,9 @@ class RunSettings:
                     f"{name} must be a whole number of at least 0, got {values.get(name)!r}"
                 )
         nodes = {name: values.pop(name, {}) for name in ("games", "held_out")}
-        parts = {name: build(value, where=name) for name, value in values.items()}
+        allowed = (OURS, *_packages(values.pop("packages", [])))
+        parts = {name: build(value, allowed=allowed, where=name) for name, value in values.items()}
+        parts["packages"] = allowed[1:]
         parts["rollout"] = settings(Rollout, parts.get("rollout", {}), "rollout")
         parts["evaluation"] = settings(Evaluation, parts.get("evaluation", {}), "evaluation")
         parts["run"] = settings(RunFolder, parts.get("run", {}), "run")
@@ -163,8 +167,13 @@ class RunSettings:
                 raise ConfigError(
                     f"seats.{name}.policy is {seat.policy!r}; {nearest(seat.policy, self.policies)}"
                 )
-        for make in self.makers().values():
-            make()  # a game's own settings are checked where it is made
+        for name, make in self.makers().items():
+            game: object = make()  # a game's own settings are checked where it is made
+            if not isinstance(game, TextGame):
+                raise ConfigError(
+                    f"games.{name} makes a {type(game).__name__}, which is no game; it must make a "
+                    "marl_llm.games.text_game.TextGame"
+                )
         known = {*self.seats, *self.opponents}
         for lineup in self.rollout.lineups:
             for name in lineup:
@@ -183,9 +192,19 @@ class RunSettings:
     def makers(self) -> dict[str, Callable[[], TextGame]]:
         """Makers of fresh games, by name; pickle as the nodes they are made from."""
         return {
-            name: partial(build, node, where=f"games.{name}")
+            name: partial(build, node, allowed=(OURS, *self.packages), where=f"games.{name}")
             for name, node in {**self.games, **self.held_out}.items()
         }
+
+
+def _packages(names: Any) -> tuple[str, ...]:
+    listed = isinstance(names, list | tuple)
+    if not listed or not all(isinstance(name, str) and name.isidentifier() for name in names):
+        raise ConfigError(
+            f"packages must be a list of packages without their modules, such as "
+            f"packages=[my_games]; got {names!r}"
+        )
+    return tuple(names)
 
 
 def _policy(node: Any, where: str) -> Policy:

@@ -7,7 +7,7 @@ import pytest
 
 ROOT = Path(__file__).parents[1] / "marl_llm"
 
-FREE = {"types", "errors", "seeds", "weights"}  # the nouns, open to all
+FREE = {"types", "errors", "seeds", "targets", "weights"}  # the nouns, open to all
 COMPOSERS = {"settings", "coldstart", "team", "trainer", "journal", "measure", "local", "train",
              "run", "footprint", "plan", "evaluate"}  # fmt: skip
 COMMANDS = {"cli", "commands", "bench"}  # what a person calls: may import all
@@ -17,6 +17,7 @@ MAY_IMPORT = {
     "types": {"errors"},
     "errors": set(),
     "seeds": set(),
+    "targets": {"errors"},
     "weights": {"types", "errors"},
     "games": set(),
     "agents": {"serve"},

@@ -6,7 +6,14 @@ from types import MappingProxyType
 import pytest
 
 from marl_llm import config
-from marl_llm.journal import forget_after, measured_after, record_end, rollout_metrics, spread
+from marl_llm.journal import (
+    forget_after,
+    measured_after,
+    record_end,
+    rollout_metrics,
+    score_at,
+    spread,
+)
 from marl_llm.report.metrics import MetricsLog
 from marl_llm.settings import RunSettings
 from marl_llm.types import Episode, Finish, Observation, Outcome, Turn
@@ -118,3 +125,12 @@ def test_kept_games_are_spread_over_the_batch():
     assert [e.id for e in spread(games, 3)] == [0, 3, 6]
     assert [e.id for e in spread(games, 99)] == list(range(10))
     assert spread(games, 0) == []
+
+
+def test_a_checkpoint_has_the_score_of_its_own_update_and_higher_is_better():
+    rows = [{"update": 0}, {"update": 2, "evaluate/self/nash_conv": 0.5}, {"update": 3}]
+    assert score_at(rows, 2) == -0.5
+    assert score_at(rows, 3) is None, "the weights of update 3 have not earned what 2 was given"
+    assert score_at([{"update": 2, "evaluate/self/score_random": 0.7}], 2) == 0.7
+    assert score_at([{"update": 2, "evaluate/self/nash_conv": None}], 2) is None
+    assert score_at(rows[:1], 0) is None

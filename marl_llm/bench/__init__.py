@@ -27,7 +27,7 @@ import transformers
 from rich.console import Console
 from rich.table import Table
 
-from marl_llm import config
+from marl_llm import config, team
 from marl_llm.bench.sampling import sampling_rates
 from marl_llm.bench.timing import Rates, spread
 from marl_llm.bench.updating import overhead, update_rates
@@ -121,6 +121,7 @@ def measure(options: Options, folder: Path, stage: Any = print) -> dict[str, Any
         torch.set_num_threads(run.runtime.threads)
     load = os.getloadavg()[0]
     workload = Workload.prepare(run, folder, stage)
+    team.settle()
     stage("self-play, the engine alone, generate")
     sampling = sampling_rates(workload, options.rounds)
     stage("weight updates and the bare loop")

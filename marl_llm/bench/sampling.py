@@ -119,4 +119,6 @@ def run_to(
         pad_token_id=tokenizer.pad_token_id,
     )
     device = model.device
-    return model.generate(ids.to(device), attention_mask=mask.to(device), generation_config=how)
+    return model.generate(  # type: ignore[operator]
+        ids.to(device), attention_mask=mask.to(device), generation_config=how
+    )

@@ -44,7 +44,7 @@ def interleaved(works: Mapping[str, Work], rounds: int) -> dict[str, list[float]
     """
     rates: dict[str, list[float]] = {name: [] for name in works}
     for number in range(rounds + 1):
-        names = list(works) if number % 2 else list(reversed(works))
+        names = list(works)[:: 1 if number % 2 else -1]
         for name in names:
             watch = Stopwatch()
             tokens = works[name](watch)

@@ -108,8 +108,10 @@ def bare(model: nn.Module, settings: LearnerSettings, lecture: Lecture) -> Work:
 
 def cross_entropy(model: nn.Module, batch: Microbatch) -> torch.Tensor:
     """-Σ log π over the positions of a micro-batch."""
-    hidden = model.base_model(input_ids=batch.input_ids, use_cache=False).last_hidden_state
-    logits = model.get_output_embeddings()(hidden.flatten(0, 1)[batch.positions])
+    body: nn.Module = model.base_model  # type: ignore[assignment]
+    head: nn.Module = model.get_output_embeddings()  # type: ignore[operator]
+    hidden = body(input_ids=batch.input_ids, use_cache=False).last_hidden_state
+    logits = head(hidden.flatten(0, 1)[batch.positions])
     return F.cross_entropy(logits, batch.targets, reduction="sum")
 
 

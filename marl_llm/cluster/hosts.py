@@ -43,6 +43,7 @@ class EngineHost:
         self._clients, self._numbers = count(), count()
         self._asked: dict[int, tuple[int, int]] = {}  # our number -> client, the client's id
         self._finished: dict[int, list[Completion]] = {}  # by client
+        team.settle()
 
     def join(self) -> tuple[int, int, int]:
         """Take on a client: its number, the version now served, and the context."""
@@ -173,6 +174,7 @@ class RolloutHost:
         self._makers, self._seats = run.makers(), team.seats(run, run_dir)
         self._engines = {name: RemoteEngine(actor, name) for name, actor in engines.items()}
         self._idle: dict[str, list[Game]] = {}
+        team.settle()
 
     def ready(self) -> None:
         """Once it is loaded."""

@@ -39,6 +39,9 @@ class RayRuntime:
             ModelError: a policy wants a GPU, and there is none.
         """
         run_dir, threads = run_dir.resolve(), team.use_threads(run.runtime.threads)
+        if run.packages:  # the actors unpickle, and make, what is written in them
+            path = os.environ.get("PYTHONPATH")
+            os.environ["PYTHONPATH"] = os.pathsep.join([str(Path.cwd()), *([path] if path else [])])
         start_cluster(processes=2 * len(run.policies) + run.runtime.workers + 1)
         try:
             share = gpu_share(run, int(ray.cluster_resources().get("GPU", 0)))

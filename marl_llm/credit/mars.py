@@ -23,10 +23,10 @@ class Mars:
     value. No group of equal starts is needed: the comparison is with everybody of the cell in the
     batch. The paper's "player" is a seat of the game, here the agent and its role.
 
-    Our readings, all off by default: `by: [state_key]` compares turns at the same information
-    state, which removes the luck of the deal; rare states then take the mean of the `parent` cells.
-    `leave_one_out` leaves the whole own episode out of the mean, which makes the baseline
-    independent of the turn's action. `scale` divides by the cell's standard deviation.
+    Our readings, all off by default: cells by information state (`MarsByState`), with `parent`
+    cells for the rare ones; `leave_one_out`, which leaves the whole own episode out of the mean and
+    so makes the baseline independent of the turn's action; `scale`, which divides by the cell's
+    standard deviation.
 
     Source: MARS / MARSHAL, arXiv 2510.15414. Whether the mean counts turns or trajectories is not
     stated; a figure shows turns. What the authors' code does is `mars_shipped`.
@@ -102,3 +102,22 @@ class Mars:
                 advantage, spread + self.epsilon, out=np.zeros(len(batch)), where=spread > 0
             )
         return advantage, few, baselines.pool_statistics(to_go, pool)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MarsByState(Mars):
+    """MARS whose cells are information states: our reading, published by nobody.
+
+        A_k = G_k - mean of G over all turns of the batch at the same information state
+
+    This takes the luck of the deal out of the comparison. A rare state takes the mean of its
+    `parent` cell.
+
+    Source: our reading of MARS, arXiv 2510.15414, whose cells are agents with their roles.
+    """
+
+    source: ClassVar[str] = "our reading of arXiv 2510.15414"
+    evidence: ClassVar[Literal["paper", "code", "notes", "reading"]] = "reading"
+
+    by: tuple[str, ...] = ("state_key",)
+    parent: tuple[str, ...] | None = ("game", "role", "agent")

@@ -13,12 +13,10 @@ A YAML may only call targets inside this package and the packages that the user 
 
 from __future__ import annotations
 
-import importlib
 import importlib.util
 import inspect
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from importlib.resources import files
 from pathlib import Path
@@ -31,10 +29,10 @@ import yaml
 from marl_llm.errors import ConfigError, nearest
 from marl_llm.games.openspiel import OpenSpielGame
 from marl_llm.games.text_game import TextGame
+from marl_llm.targets import OURS, module_of
 from marl_llm.types import FORFEITS, Outcome
 
 TARGET = "_target_"
-OURS = "marl_llm"
 
 # What play can be measured against. Where it is NashConv, the whole game is small enough to walk.
 SOLVERS = {
@@ -253,28 +251,12 @@ def _find(target: str, packages: Sequence[str]) -> Callable[..., Any]:
         module = _module_of_file(path)
     else:
         path, _, attribute = target.rpartition(".")
-        if path.split(".")[0] not in packages:
-            raise ConfigError(
-                f"{TARGET} {target!r} is outside {' and '.join(packages)}; only code of packages "
-                f"that you name is run, so name {path.split('.')[0]!r} too if you trust it"
-            )
-        module = _module(path)
+        module = module_of(target, packages)
     found = vars(module).get(attribute)
     if not callable(found):
         makers = [key for key, value in vars(module).items() if inspect.isclass(value)]
         raise ConfigError(f"{path} has no {attribute!r} to call; {nearest(attribute, makers)}")
     return found
-
-
-def _module(name: str) -> ModuleType:
-    try:
-        with _working_folder_importable():
-            return importlib.import_module(name)
-    except ImportError as error:
-        raise ConfigError(
-            f"cannot import {name!r}: {error}; check the name, and that it is installed or lies in "
-            "the working folder"
-        ) from error
 
 
 def _module_of_file(path: str) -> ModuleType:
@@ -299,14 +281,3 @@ def _module_of_file(path: str) -> ModuleType:
         del sys.modules[name]
         raise ConfigError(f"{path} fails on import: {type(error).__name__}: {error}") from error
     return module
-
-
-@contextmanager
-def _working_folder_importable() -> Iterator[None]:
-    """The working folder can be imported from, as with ``python -m``."""
-    folder = str(Path.cwd())
-    sys.path.append(folder)
-    try:
-        yield
-    finally:
-        sys.path.remove(folder)

@@ -17,8 +17,9 @@ environment with discrete actions: names per action, arrays as rows of numbers.
 
 Its agents are called player_0, player_1, ... here, in the order of its `possible_agents`. One that
 ends early (terminated or truncated) is no longer asked, and its outcome is told at the end. A
-snapshot replays the episode, so the environment must repeat itself under the same seed, as
-PettingZoo's `seed_test` asks of every environment.
+snapshot or a copy (pickling) replays the episode, since PettingZoo's own environments start anew
+when they are pickled; so an environment must repeat itself under the same seed, as PettingZoo's
+`seed_test` asks of every one.
 """
 
 from __future__ import annotations
@@ -181,6 +182,15 @@ class PettingZooGame(TextGame):
     def close(self) -> None:
         """Close the environment."""
         self._rules.env.close()
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_episode": None if self._seed is None else self.snapshot()}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        episode = state.pop("_episode")
+        self.__dict__.update(state)
+        if episode is not None:
+            self.restore(episode)
 
 
 class _AEC:

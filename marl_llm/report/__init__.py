@@ -2,7 +2,7 @@
 
     train ─values─▶ metrics.py   metrics.jsonl, tensorboard/     ─┐
           ─games──▶ episodes.py  episodes/update_000040.jsonl     ├─▶ html.py     report.html
-          ─result─▶ summary.py   summary.json                    ─┘   picture.py  headline.png
+          ─result─▶ summary.py   summary.json                    ─┘   picture.py  curve.png
           ─values─▶ live.py      the terminal while it trains
 
 The writers take plain numbers and `types.Episode`; the readers need the run folder and nothing

@@ -80,7 +80,7 @@ def write_episodes(
     run_dir: Path,
     update: int,
     episodes: Sequence[Episode],
-    decode_token: Callable[[int], str],
+    decoders: Mapping[str, Callable[[int], str]],
     advantages: Mapping[TurnKey, Sequence[float]],
 ) -> Path:
     """Write the games that a person may want to look at after this update, in one step.
@@ -89,7 +89,7 @@ def write_episodes(
         run_dir: the run folder.
         update: updates finished when the credit was used.
         episodes: the sample; not necessarily the whole batch.
-        decode_token: one id as text.
+        decoders: by policy, one of its token ids as text.
         advantages: per turn, one number per sampled token; turns without credit may be absent.
 
     Raises:
@@ -97,7 +97,7 @@ def write_episodes(
     """
     path = run_dir / EPISODES_FOLDER / f"update_{update:06d}.jsonl"
     lines = (
-        json.dumps(_record(update, episode, decode_token, advantages), allow_nan=False)
+        json.dumps(_record(update, episode, decoders, advantages), allow_nan=False)
         for episode in episodes
     )
     replace_text(path, "".join(line + "\n" for line in lines))
@@ -140,7 +140,7 @@ def episode_files(run_dir: Path) -> dict[int, Path]:
 def _record(
     update: int,
     episode: Episode,
-    decode_token: Callable[[int], str],
+    decoders: Mapping[str, Callable[[int], str]],
     advantages: Mapping[TurnKey, Sequence[float]],
 ) -> dict[str, Any]:
     return {
@@ -158,7 +158,7 @@ def _record(
         "events": _event_rows(episode.events),
         "seconds": episode.seconds,
         "turns": [
-            _turn_record(turn, decode_token, _credit(advantages, episode, index))
+            _turn_record(turn, decoders, _credit(advantages, episode, index))
             for index, turn in enumerate(episode.turns)
         ],
     }
@@ -181,9 +181,12 @@ def _credit(
 
 
 def _turn_record(
-    turn: Turn, decode_token: Callable[[int], str], credit: Sequence[float | None]
+    turn: Turn,
+    decoders: Mapping[str, Callable[[int], str]],
+    credit: Sequence[float | None],
 ) -> dict[str, Any]:
     seen = turn.observation
+    decode = str if turn.policy is None else decoders[turn.policy]  # scripted: nothing was sampled
     return {
         "agent": seen.agent,
         "role": seen.role,
@@ -200,7 +203,7 @@ def _turn_record(
         "versions": turn.versions,
         "reply": turn.reply,
         "tokens": [
-            [decode_token(token), float(logprob), advantage]
+            [decode(token), float(logprob), advantage]
             for token, logprob, advantage in zip(turn.ids, turn.logprobs, credit, strict=True)
         ],
         "action": turn.action,

@@ -1,10 +1,11 @@
 """``report.html``: everything about a run in one file that opens anywhere and asks no network.
 
 Made from the run folder alone: ``config.yaml``, ``metrics.jsonl``, ``summary.json``, ``episodes/``
-and ``policies/update_000040.json``, which holds the action probabilities of an exactly solved game:
+and ``policies/update_000040.json``, which holds the action probabilities of all exactly solved
+games:
 
-    {"players": 2, "table": {key: {"observation": text, "model": {action: p},
-                                   "nash": {action: p}, "reach": p}}}
+    {game: {"players": 2, "table": {key: {"observation": text, "model": {action: p},
+                                          "nash": {action: p}, "reach": p}}}}
 
 What must be readable without scripts (result, table, configuration) is written here as HTML;
 curves, policies and games travel as one JSON block that ``page.js`` draws with DOM calls. Whatever
@@ -150,31 +151,38 @@ def _line(item: Shown) -> dict[str, str]:
 
 
 def _policies(run_dir: Path) -> list[dict[str, Any]]:
-    """The policies to compare with Nash, by update ascending."""
+    """The policies to compare with Nash, game by game, by update ascending."""
     named = (
         (re.fullmatch(r"update_(\d+)\.json", path.name), path)
         for path in (run_dir / POLICIES_FOLDER).glob("*.json")
     )
     files = sorted((int(match[1]), path) for match, path in named if match)
-    tables = [(update, _policy_table(path)) for update, path in spread(files, MAX_TABLES)]
-    if tables and max(len(states) for _, states in tables) > SMALL_TABLE:
-        tables = spread(tables, 2)
+    games: dict[str, list[tuple[int, list[dict[str, Any]]]]] = {}
+    for update, path in spread(files, MAX_TABLES):
+        for game, states in _policy_tables(path).items():
+            games.setdefault(game, []).append((update, states))
     found = []
-    for update, states in tables:
-        # The file's order is the solver's, which reads better than the keys' own.
-        order = sorted(range(len(states)), key=lambda i: -(states[i]["reach"] or 0.0))
-        reached = [states[i] for i in sorted(order[:MAX_STATES])]
-        found.append({"update": update, "total": len(states), "states": reached})
+    for game, tables in games.items():
+        large = max(len(states) for _, states in tables) > SMALL_TABLE
+        for update, states in spread(tables, 2) if large else tables:
+            # The file's order is the solver's, which reads better than the keys' own.
+            order = sorted(range(len(states)), key=lambda i: -(states[i]["reach"] or 0.0))
+            reached = [states[i] for i in sorted(order[:MAX_STATES])]
+            found.append({"game": game, "update": update, "total": len(states), "states": reached})
     return found
 
 
-def _policy_table(path: Path) -> list[dict[str, Any]]:
+def _policy_tables(path: Path) -> dict[str, list[dict[str, Any]]]:
+    """The states of each game's table, in the file's order."""
     try:
-        table = json.loads(path.read_text(encoding="utf-8"))["table"]
-        return [_policy_state(key, entry) for key, entry in table.items()]
+        games = json.loads(path.read_text(encoding="utf-8"))
+        return {
+            game: [_policy_state(key, entry) for key, entry in found["table"].items()]
+            for game, found in games.items()
+        }
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise CheckpointError(
-            f"{path} is not a policy table ({type(error).__name__}: {error}); "
+            f"{path} is no file of policy tables ({type(error).__name__}: {error}); "
             "remove it to make the report without it"
         ) from error
 

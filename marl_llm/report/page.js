@@ -290,7 +290,10 @@ function policy() {
   if (!last) return;
   byId("policy").hidden = false;
   const [update, order, find] = ["policy-update", "policy-order", "policy-find"].map(byId);
-  data.policies.forEach((one, index) => update.append(new Option(one.update, index)));
+  const several = data.policies.some((one) => one.game !== last.game);
+  data.policies.forEach((one, index) => {
+    update.append(new Option(several ? `${one.update}, ${one.game}` : one.update, index));
+  });
   update.value = data.policies.length - 1;
   order.value = last.total > 40 ? "reach" : "file";
   const draw = () => {

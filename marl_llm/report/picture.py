@@ -13,7 +13,7 @@ from marl_llm.errors import CheckpointError
 from marl_llm.report.metrics import Row, Shown, read, series
 from marl_llm.report.summary import headline, read_summary, references
 
-PICTURE_FILE = "headline.png"
+PICTURE_FILE = "curve.png"
 SIZE_INCHES = (8.0, 4.2)
 DPI = 160
 INK, MUTED, GRID = "#1f2328", "#59636e", "#e4e8ec"

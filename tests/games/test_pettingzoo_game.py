@@ -6,6 +6,7 @@ import warnings
 import gymnasium
 import numpy as np
 import pytest
+from gymnasium.utils import EzPickle
 from pettingzoo import AECEnv, ParallelEnv
 from pettingzoo.test import api_test, seed_test
 
@@ -264,3 +265,40 @@ def test_our_own_games_are_pettingzoo_environments_too():
 def test_errors_say_what_to_do(make, says):
     with pytest.raises(GameError, match=says):
         make()
+
+
+class StartsAnew(Throws, EzPickle):
+    """Pickled as PettingZoo's own environments are: by its arguments, without its episode."""
+
+    def __init__(self, rounds=2):
+        EzPickle.__init__(self, rounds)
+        Throws.__init__(self, rounds)
+
+
+class StandingAnew(LastOneStanding, EzPickle):
+    """The same for one where agents move in turn."""
+
+    def __init__(self):
+        EzPickle.__init__(self)
+        LastOneStanding.__init__(self)
+
+
+@pytest.mark.parametrize("env", [StartsAnew(3), StandingAnew()])
+def test_a_copy_goes_on_though_the_environment_starts_anew(env):
+    actions = THROWS.actions
+    game = PettingZooGame(env=env, codec=THROWS, name="anew", returns=(-3.0, 3.0), max_turns=90)
+    assert pickle.loads(pickle.dumps(game)).acting() == ()  # never begun
+    game.reset(seed=4)
+    rng = np.random.default_rng(0)
+    while game.acting():
+        copy = pickle.loads(pickle.dumps(game))
+        for agent in game.acting():
+            assert copy.observation(agent) == game.observation(agent)
+        agent = game.acting()[0]
+        legal = game.legal(agent)
+        action = legal[int(rng.integers(len(legal)))]
+        assert action in actions
+        for one in (game, copy):
+            one.act(agent, Move(action))
+        assert (copy.acting(), copy.take_rewards()) == (game.acting(), game.take_rewards())
+        assert copy.outcomes() == game.outcomes()

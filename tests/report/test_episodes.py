@@ -70,7 +70,8 @@ episodes = st.builds(
 @given(st.lists(episodes, max_size=3))
 def test_what_goes_in_comes_out(tmp_path_factory, games: list[Episode]):
     run_dir = tmp_path_factory.mktemp("run")
-    path = write_episodes(run_dir, 40, games, lambda token: f"<{token}>", {})
+    decoders = {"self": lambda token: f"<{token}>", "other": lambda token: f"[{token}]"}
+    path = write_episodes(run_dir, 40, games, decoders, {})
     found = read_episodes(path)
     assert [recorded.episode for recorded in found] == games
     for recorded in found:
@@ -78,7 +79,9 @@ def test_what_goes_in_comes_out(tmp_path_factory, games: list[Episode]):
         for turn, pieces, credit in zip(
             recorded.episode.turns, recorded.token_texts, recorded.advantages, strict=True
         ):
-            assert pieces == tuple(f"<{token}>" for token in turn.ids)
+            # Each policy's tokens in the words of its own tokenizer.
+            form = {"self": "<{}>", "other": "[{}]", None: "{}"}[turn.policy]
+            assert pieces == tuple(form.format(token) for token in turn.ids)
             assert len(credit) == len(pieces) and all(math.isnan(value) for value in credit)
 
 
@@ -99,6 +102,7 @@ def small_episode(id: int, *turns: Turn) -> Episode:
     )  # fmt: skip
 
 
+DECODERS = {"self": str, "other": str}
 GAMES = [
     small_episode(
         7, small_turn("a", "self", 2), small_turn("b", None, 0), small_turn("a", "self", 3)
@@ -113,10 +117,10 @@ def test_flat_credit_finds_its_tokens(tmp_path: Path):
     assert {key: list(map(str, value)) for key, value in credit.items()} == {
         (7, 0): ["0.1", "0.2"], (7, 2): ["1.1", "1.2", "1.3"], (8, 1): ["nan"]
     }  # fmt: skip
-    path = write_episodes(tmp_path, 3, GAMES[1:], str, credit)  # a sample of the batch
+    path = write_episodes(tmp_path, 3, GAMES[1:], DECODERS, credit)  # a sample of the batch
     (recorded,) = read_episodes(path)
     assert all(math.isnan(value) for turn in recorded.advantages for value in turn)
-    (first, _) = read_episodes(write_episodes(tmp_path, 4, GAMES, str, credit))
+    (first, _) = read_episodes(write_episodes(tmp_path, 4, GAMES, DECODERS, credit))
     assert first.advantages == ((0.1, 0.2), (), (1.1, 1.2, 1.3))
     assert first.token_texts[0] == ("0", "1")
 
@@ -129,12 +133,12 @@ def test_credit_of_another_batch_is_refused(tokens: int):
 
 def test_credit_of_another_turn_is_refused(tmp_path: Path):
     with pytest.raises(EpisodeError, match="turn 0 of episode 7 has 2 sampled tokens but 1"):
-        write_episodes(tmp_path, 0, GAMES, str, {(7, 0): [0.5]})
+        write_episodes(tmp_path, 0, GAMES, DECODERS, {(7, 0): [0.5]})
     assert episode_files(tmp_path) == {}
 
 
 def test_the_batch_can_be_made_again(tmp_path: Path):
-    found = read_episodes(write_episodes(tmp_path, 3, GAMES, str, {}))
+    found = read_episodes(write_episodes(tmp_path, 3, GAMES, DECODERS, {}))
     before = from_episodes(GAMES, "self")
     after = from_episodes([recorded.episode for recorded in found], "self")
     assert len(before) == 3 and before.names == after.names
@@ -145,7 +149,7 @@ def test_the_batch_can_be_made_again(tmp_path: Path):
 
 def test_a_line_is_json_for_other_tools(tmp_path: Path):
     credit = {(7, 0): [0.5, -0.5]}
-    line = write_episodes(tmp_path, 3, GAMES, str, credit).read_text().splitlines()[0]
+    line = write_episodes(tmp_path, 3, GAMES, DECODERS, credit).read_text().splitlines()[0]
     record = json.loads(line, parse_constant=pytest.fail)
     assert record["schema"] == 1 and record["update"] == 3 and record["outcomes"]["a"] == "win"
     assert record["turns"][0]["tokens"] == [["0", -0.1, 0.5], ["1", -0.2, -0.5]]
@@ -154,7 +158,7 @@ def test_a_line_is_json_for_other_tools(tmp_path: Path):
 
 def test_files_by_update(tmp_path: Path):
     for update in (100, 0, 20):
-        write_episodes(tmp_path, update, GAMES, str, {})
+        write_episodes(tmp_path, update, GAMES, DECODERS, {})
     (tmp_path / "episodes" / "notes.txt").write_text("mine")
     files = episode_files(tmp_path)
     assert list(files) == [0, 20, 100] and files[20].name == "update_000020.jsonl"
@@ -170,7 +174,7 @@ def test_files_by_update(tmp_path: Path):
     ],
 )
 def test_foreign_lines_are_named(tmp_path: Path, line: str, message: str):
-    path = write_episodes(tmp_path, 0, GAMES[:1], str, {})
+    path = write_episodes(tmp_path, 0, GAMES[:1], DECODERS, {})
     path.write_text(path.read_text() + line + "\n")
     with pytest.raises(CheckpointError, match=message):
         read_episodes(path)

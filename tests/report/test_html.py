@@ -121,7 +121,7 @@ def policy_table(update: int) -> dict:
             "nash": {"pass": 1 - nash, "bet": nash},
             "reach": 1 / 3 / 2 ** max(0, len(key) - 1),
         }
-    return {"players": 2, "table": table}
+    return {"kuhn_poker": {"players": 2, "table": table}}
 
 
 def fake_run(run_dir: Path) -> Path:
@@ -157,7 +157,7 @@ def fake_run(run_dir: Path) -> Path:
         tokens = sum(len(turn.ids) for episode in episodes for turn in episode.turns)
         credit = rng.normal(size=tokens)
         write_episodes(
-            run_dir, update, episodes, lambda token: chr(token),
+            run_dir, update, episodes, {"self": chr},
             advantages_by_turn(episodes, "self", credit),
         )  # fmt: skip
     policies = run_dir / "policies"
@@ -304,8 +304,13 @@ def test_large_policy_keeps_the_most_reached_states(tmp_path: Path):
     entry = {"observation": "", "model": {"fold": 1.0}, "nash": {"call": 1.0}}
     table = {f"s{i}": {**entry, "reach": i / 1000} for i in range(936)}
     for update in (0, 5, 10):
-        (folder / f"update_{update:04d}.json").write_text(json.dumps({"table": table}))
+        (folder / f"update_{update:04d}.json").write_text(
+            json.dumps({"large": {"table": table}, "small": {"table": {"s0": entry}}})
+        )
     policies = report_of(tmp_path).data["policies"]
+    small = [policy["update"] for policy in policies if policy["game"] == "small"]
+    assert small == [0, 5, 10], "every game keeps its tables, whatever the size of another one"
+    policies = [policy for policy in policies if policy["game"] == "large"]
     assert [policy["update"] for policy in policies] == [0, 10]
     assert [state["key"] for state in policies[1]["states"]] == [f"s{i}" for i in range(636, 936)]
     # All mass on another action than Nash: every decision would have to change.
@@ -330,7 +335,7 @@ def test_too_many_games_leave_some_of_every_update(tmp_path: Path):
     rng = np.random.default_rng(0)
     for update in (0, 10, 20):
         games = [play(rng, update, i, "x" * 1500) for i in range(9)]
-        write_episodes(tmp_path, update, games, chr, {})
+        write_episodes(tmp_path, update, games, {"self": chr}, {})
     data = report_of(tmp_path).data
     tokens = sum(len(turn["tokens"]) for game in data["games"] for turn in game["turns"])
     assert data["recorded"] == 27 and 50_000 < tokens <= MAX_TOKENS
@@ -353,15 +358,15 @@ def test_folder_without_metrics_is_refused(tmp_path: Path):
 
 def test_damaged_policy_is_named(tmp_path: Path):
     (begun(tmp_path) / "policies").mkdir()
-    (tmp_path / "policies" / "update_0010.json").write_text('{"players": 2}')
-    with pytest.raises(CheckpointError, match=r"update_0010\.json is not a policy table"):
+    (tmp_path / "policies" / "update_0010.json").write_text('{"kuhn": {"players": 2}}')
+    with pytest.raises(CheckpointError, match=r"update_0010\.json is no file of policy tables"):
         write_report(tmp_path)
 
 
 def test_lone_surrogate_does_not_stop_the_report(tmp_path: Path):
     begun(tmp_path)
     game = play(np.random.default_rng(0), 0, 0)
-    write_episodes(tmp_path, 0, [game], lambda token: "\ud800", {})
+    write_episodes(tmp_path, 0, [game], {"self": lambda token: "\ud800"}, {})
     write_summary(tmp_path, {"experiment": "\udfff", "seed": 0, "updates": 0, "seconds": 1.0})
     page = report_of(tmp_path)
     assert page.data["games"][0]["turns"][0]["tokens"][0][0] == "\ud800"
