@@ -68,7 +68,10 @@ def main(argv: Sequence[str] | None = None) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
     except OSError as error:
-        return _refuse(f"{error.strerror or error}: {error.filename or 'no file is named'}")
+        # A library may name no file, or name it in the text of its own, or as bytes.
+        file = error.filename
+        where = f": {os.fsdecode(file) if isinstance(file, bytes) else file}" if file else ""
+        return _refuse(f"{error.strerror or ' '.join(str(error).split())}{where}")
     except (MemoryError, RuntimeError) as error:
         if not _out_of_memory(error):
             raise

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import dataclasses
 import inspect
+import math
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -107,7 +108,7 @@ def _expand(word: str) -> list[str]:
     if word.startswith("runtime="):
         return [f"++runtime.name={value}"]
     if head not in POLICY_GROUPS:
-        return [f"++{key}={value}"]
+        return [f"++{key.removeprefix('+')}={value}"]
     place = f"policies.main.{LOSS_PATH if head == 'loss' else head}"
     return [f"++{place}.{rest}={value}"] if rest else [f"{head}@{place}={value}"]
 
@@ -178,7 +179,8 @@ def _construct(target: Any, values: dict[str, Any], allowed: tuple[str, ...], wh
     module, _, name = target.rpartition(".")
     members = vars(module_of(target, allowed))
     if not callable(members.get(name)):
-        raise ConfigError(f"{module} has no {name!r} to call; {nearest(name, members)}")
+        classes = [key for key, value in members.items() if inspect.isclass(value)]
+        raise ConfigError(f"{module} has no {name!r} to call; {nearest(name, classes)}")
     return settings(members[name], values, where or name)
 
 
@@ -215,7 +217,8 @@ def settings(cls: type, values: Any, where: str) -> Any:
 def fits(value: Any, hint: Any) -> bool:
     """Whether a value is of a type, as far as settings need it.
 
-    Whole numbers are numbers, booleans are not. Any object that was built fits any protocol.
+    Whole numbers are numbers; booleans, NaN and infinity are not. Any object that was built fits
+    any protocol.
     """
     origin, parts = get_origin(hint), get_args(hint)
     if origin in (Union, UnionType):
@@ -232,10 +235,10 @@ def fits(value: Any, hint: Any) -> bool:
         return isinstance(value, Mapping) and all(fits(v, parts[1]) for v in value.values())
     if hint is None or hint is type(None):
         return value is None
-    if hint in (int, float):
-        return isinstance(value, (int, float) if hint is float else int) and not isinstance(
-            value, bool
-        )
+    if hint is int:
+        return isinstance(value, int) and not isinstance(value, bool)
+    if hint is float:  # NaN compares as nothing, so that every check of a range would let it pass
+        return fits(value, int) or (isinstance(value, float) and math.isfinite(value))
     if hint in (bool, str):
         return isinstance(value, hint)
     if hint is Any or not isinstance(hint, type):
@@ -275,5 +278,5 @@ def read(path: Path) -> dict[str, Any]:
     """
     try:
         return dict(yaml.safe_load(path.read_text()))
-    except (OSError, yaml.YAMLError, TypeError) as error:
+    except (OSError, ValueError, yaml.YAMLError, TypeError) as error:  # ValueError: not UTF-8
         raise ConfigError(f"{path} cannot be read as a run's configuration: {error}") from error

@@ -16,6 +16,9 @@ from typing import Any
 
 from marl_llm import config, team
 from marl_llm.errors import CheckpointError, ConfigError
+from marl_llm.evaluate.nash_conv import scorable
+from marl_llm.evaluate.text_tree import text_tree
+from marl_llm.games.openspiel import OpenSpielGame
 from marl_llm.journal import Journal, Progress, record_end
 from marl_llm.learn import checkpoints
 from marl_llm.learn.checkpoints import Checkpoint
@@ -39,9 +42,11 @@ def start(words: Sequence[str]) -> int:
         from marl_llm.plan import print_plan
 
         return print_plan(run)
+    check(run)  # before there is a folder, so that the same command can be given again
     run_dir = new_folder(run)
     with locked(run_dir):
-        if (run_dir / CONFIG).exists():
+        # One that was refused, or killed, before its models were made has nothing to lose.
+        if (run_dir / CONFIG).exists() and (run_dir / team.MODELS).exists():
             raise CheckpointError(
                 f"{run_dir} holds a run already; choose another run.dir, or go on with it: "
                 f"{resume_command(run_dir)}"
@@ -50,7 +55,7 @@ def start(words: Sequence[str]) -> int:
         return go(run, run_dir, None)
 
 
-def resume(folder: str, updates: str | None) -> int:
+def resume(folder: str, updates: int | None) -> int:
     """`marl-llm train resume=RUNDIR`: go on after the newest checkpoint, or from the start."""
     run_dir = Path(folder)
     if not (run_dir / CONFIG).exists():
@@ -58,10 +63,9 @@ def resume(folder: str, updates: str | None) -> int:
     with locked(run_dir):
         composed = config.read(run_dir / CONFIG)
         if updates is not None:
-            if not updates.isdigit():
-                raise ConfigError(f"updates must be a number, got {updates!r}")
-            composed["updates"] = int(updates)
+            composed["updates"] = updates
         run = RunSettings.of(composed)
+        check(run)
         kept = newest(run_dir)
         if kept is not None and kept.update > run.updates:
             raise ConfigError(
@@ -175,7 +179,6 @@ def go(run: RunSettings, run_dir: Path, kept: Checkpoint | None) -> int:
 
 def carry_out(run: RunSettings, run_dir: Path, kept: Checkpoint | None) -> tuple[int, Path]:
     """Everything between the lock and the result: the updates done in all, and the report."""
-    team.check_devices(run)
     team.use_threads(run.runtime.threads)
     progress = Progress.of(kept)
     with LiveView(RunHeader(run.experiment, run_dir, run.seed, run.updates)) as view:
@@ -193,6 +196,46 @@ def carry_out(run: RunSettings, run_dir: Path, kept: Checkpoint | None) -> tuple
                     done = train(run, runtime, measurer, journal, progress.updates, stopped)
                 status = "finished" if done == run.updates else "stopped"
                 return done, journal.finish(done, status)
+
+
+def check(run: RunSettings) -> None:
+    """Refuse what would otherwise come to light after the cold start, or after the first games.
+
+    Raises:
+        ModelError: a device is not there.
+        ConfigError: a credit rule needs what nobody attaches, or there is no NashConv of this game
+            or this role.
+    """
+    team.check_devices(run)
+    if run.rollout.episodes % run.rollout.group_size:
+        raise ConfigError(
+            "rollout.episodes must be a multiple of rollout.group_size, got "
+            f"{run.rollout.episodes} and {run.rollout.group_size}"
+        )
+    for name, policy in run.policies.items():
+        team.role_of(run, name)
+        if policy.coldstart is None and policy.model.needs_corpus:
+            raise ConfigError(
+                f"policies.{name}.model is made from the texts of a cold start, and "
+                f"policies.{name}.coldstart is missing"
+            )
+        missing = sorted(policy.credit.needs)
+        if missing:
+            raise ConfigError(
+                f"policies.{name}.credit is {type(policy.credit).__name__}, which needs the signal "
+                f"{' and '.join(missing)} of every turn; it is attached by a critic, which no run "
+                "has: choose another credit"
+            )
+    makers = run.makers()
+    for game in run.evaluation.nash_conv:
+        scorable(run.seats[run.evaluation.seat].role)
+        made = makers[game]()
+        if not isinstance(made, OpenSpielGame):
+            raise ConfigError(
+                f"evaluation.nash_conv names {game}, whose rules are not OpenSpiel's, so it cannot "
+                "be walked; measure it by matches, evaluation.panel"
+            )
+        text_tree(made)
 
 
 def make_models(run: RunSettings, run_dir: Path, stage: Callable[[str], None]) -> None:

@@ -23,6 +23,8 @@ from marl_llm.rollout.shaping import Shaping
 from marl_llm.serve.sources import EngineSettings, ModelSource
 from marl_llm.targets import OURS
 
+MOST_UPDATES = 10**9
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rollout:
@@ -45,6 +47,10 @@ class ColdStart:
     games: int = 1000
     thought: Literal["brief", "none"] = "brief"  # restate the observation before the answer?
     fit: FitSettings = field(default_factory=FitSettings)
+
+    def __post_init__(self) -> None:
+        if self.games < 1:
+            raise ConfigError(f"coldstart.games must be at least 1, got {self.games}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -134,11 +140,13 @@ class RunSettings:
                 raise ConfigError(
                     f"{name} must be a whole number of at least 0, got {values.get(name)!r}"
                 )
+        if values["updates"] > MOST_UPDATES:
+            raise ConfigError(f"updates must be at most {MOST_UPDATES:,}, got {values['updates']}")
         nodes = {name: values.pop(name, {}) for name in ("games", "held_out")}
         allowed = (OURS, *_packages(values.pop("packages", [])))
         parts = {name: build(value, allowed=allowed, where=name) for name, value in values.items()}
         parts["packages"] = allowed[1:]
-        parts["rollout"] = settings(Rollout, parts.get("rollout", {}), "rollout")
+        parts["rollout"] = _rollout(parts.get("rollout", {}))
         parts["evaluation"] = settings(Evaluation, parts.get("evaluation", {}), "evaluation")
         parts["run"] = settings(RunFolder, parts.get("run", {}), "run")
         parts["runtime"] = settings(Runtime, parts.get("runtime", {}), "runtime")
@@ -157,11 +165,29 @@ class RunSettings:
             ("evaluation.pairs", self.evaluation.pairs, 1),
             ("run.checkpoint_every", self.run.checkpoint_every, 1),
             ("run.keep", self.run.keep, 1),
+            ("run.episodes", self.run.episodes, 0),
+            ("rollout.episodes", self.rollout.episodes, 1),
+            ("rollout.group_size", self.rollout.group_size, 1),
             ("rollout.concurrency", self.rollout.concurrency, 1),
             ("runtime.workers", self.runtime.workers, 1),
+            ("runtime.threads", self.runtime.threads, 1),
+            ("runtime.max_staleness", self.runtime.max_staleness, 0),
         ):
-            if number < least:
+            if number is not None and number < least:
                 raise ConfigError(f"{what} must be at least {least}, got {number}")
+        for what, seconds in (
+            ("rollout.turn_seconds", self.rollout.turn_seconds),
+            ("rollout.stall_seconds", self.rollout.stall_seconds),
+        ):
+            if seconds is not None and seconds <= 0:
+                raise ConfigError(f"{what} must be above 0, got {seconds}")
+        if not self.rollout.lineups or not all(self.rollout.lineups):
+            raise ConfigError(
+                "rollout.lineups must hold at least one line-up, and each at least one name, such "
+                f"as [[self]]; got {[list(lineup) for lineup in self.rollout.lineups]}"
+            )
+        if self.run.dir is not None and not self.run.dir.strip():
+            raise ConfigError("run.dir is empty; give a folder, or leave run.dir out for one")
         for name, seat in self.seats.items():
             if seat.policy not in self.policies:
                 raise ConfigError(
@@ -205,6 +231,14 @@ def _packages(names: Any) -> tuple[str, ...]:
             f"packages=[my_games]; got {names!r}"
         )
     return tuple(names)
+
+
+def _rollout(node: Any) -> Rollout:
+    parts = node
+    if isinstance(node, Mapping) and isinstance(node.get("shaping"), Mapping):
+        shaping = settings(Shaping, node["shaping"], "rollout.shaping")
+        parts = {**node, "shaping": shaping}
+    return settings(Rollout, parts, "rollout")
 
 
 def _policy(node: Any, where: str) -> Policy:

@@ -69,11 +69,6 @@ def prepare(run: RunSettings, models: Path, stage: Callable[[str], None]) -> Non
     for name, policy in run.policies.items():
         role = role_of(run, name)
         cold = policy.coldstart
-        if cold is None and policy.model.needs_corpus:
-            raise ConfigError(
-                f"policies.{name}.model is made from the texts of a cold start, and "
-                f"policies.{name}.coldstart is missing"
-            )
         episodes = []
         if cold is not None:
             stage(f"cold start of {name}: scripted games")

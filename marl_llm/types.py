@@ -105,6 +105,8 @@ class Sampling:
             raise ConfigError(f"top_k must be >= 0 (0 = off), got {self.top_k}")
         if self.max_tokens < 1:
             raise ConfigError(f"max_tokens must be at least 1, got {self.max_tokens}")
+        if "" in self.stop:
+            raise ConfigError("a stop text is empty, which every reply contains; leave it out")
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,6 +3,7 @@
 import io
 import json
 import shutil
+import sys
 
 import pytest
 import torch
@@ -80,11 +81,44 @@ def refused(capsys, *words):
         ("train runtime=rya", "runtime.name must be one of local, ray, got 'rya'"),
         ("train evaluation.nash_conv=[kun]", "did you mean 'kuhn'?"),
         ("train rollout.lineups=[[sefl]]", "did you mean 'self'?"),
+        ("train rollout.lineups=[[]]", "at least one name, such as [[self]]; got [[]]"),
+        ("train rollout.lineups=[]", "must hold at least one line-up"),
+        ("train rollout.episodes=0", "rollout.episodes must be at least 1, got 0"),
+        ("train rollout.episodes=8 rollout.group_size=3", "multiple of rollout.group_size"),
+        ("train rollout.turn_seconds=-1", "rollout.turn_seconds must be above 0, got -1"),
+        ("train rollout.shaping.valid=much", "rollout.shaping.valid must be a number, got 'much'"),
+        ("train rollout.shaping.vald=0.1", "rollout.shaping has no setting 'vald'; did you mean"),
+        ("train rollout.stall_seconds=0", "rollout.stall_seconds must be above 0, got 0"),
+        ("train run.episodes=-1", "run.episodes must be at least 0, got -1"),
+        ("train run.dir=", "run.dir is empty"),
+        ("train runtime.threads=0", "runtime.threads must be at least 1, got 0"),
+        ("train runtime.max_staleness=-1", "runtime.max_staleness must be at least 0, got -1"),
+        ("train policies.main.coldstart.games=0", "coldstart.games must be at least 1, got 0"),
+        ("train policies.main.coldstart.fit.lr=nan", "coldstart.fit.lr must be a number, got nan"),
+        ("train learner.lr=inf", "policies.main.learner.lr must be a number, got inf"),
+        ("train learner.lr=1e308", "lr must be in [0, 1]"),
+        ("train model.context=0", "context of a tiny model must be at least 1, got 0"),
+        ("train model.layers=0", "layers of a tiny model must be at least 1, got 0"),
+        ("train updates=" + "9" * 400, "updates must be at most 1,000,000,000"),
+        ("train seats.self.role.sampling.stop=['']", "a stop text is empty"),
+        ("train packages=throws", "packages must be a list of packages"),
+        ("train packages=[their.throws]", "packages must be a list of packages"),
+        ("train +games.mine._target_=their.Game", "name 'their' too if you trust it (in a run: "),
+        ("train +games.mine._target_=nodots", "'nodots' is no dotted name"),
+        ("train +games.mine._target_=3", "games.mine._target_ must be text, got 3"),
+        ("train +games.mine._target_=marl_llm.games.kuhn.np", "has no 'np' to call"),
+        ("train +games.mine._target_=marl_llm.credit.rloo.RLOO", "games.mine makes a RLOO, which"),
+        ("train credit=gae", "is GAE, which needs the signal value of every turn"),
+        ("train seats.self.role.memory=dialogue", "NashConv of role 'player' needs memory"),
+        ("train +game@games.h=hanabi_mini evaluation.nash_conv=[h]", "no information states"),
+        ("train policies.main.coldstart=null", "policies.main.coldstart is missing"),
         ("train resume=nowhere", "'nowhere' is no run folder: there is no such folder"),
         ("train resume=nowhere seed=3", "unknown key 'seed'; known: resume, updates"),
         ("eval", "give run=RUNDIR or model=PATH_OR_NAME"),
         ("eval run=a model=b", "one of them"),
         ("eval model=a", "needs a game, e.g. game=kuhn"),
+        ("eval model= game=kuhn", "eval: model is empty"),
+        ("eval model=a game=kuhn json=/no/such/file", "no folder for json=/no/such/file"),
         ("eval run=nowhere", "'nowhere' is no run folder"),
         ("eval model=./nowhere game=kuhn", "there is no model at ./nowhere; is the path right?"),
         ("eval model=a game=kuhn role=tinny", "unknown role 'tinny'; did you mean 'tiny'?"),
@@ -108,14 +142,56 @@ def refused(capsys, *words):
         ("experiments kuhn", "unknown word 'kuhn'; it takes none"),
     ],
 )  # fmt: skip
-def test_one_line_with_the_way_out(words, hint, capsys):
+def test_one_line_with_the_way_out(words, hint, capsys, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
     assert hint in refused(capsys, *words.split())
+    assert not list(tmp_path.iterdir()), "a run that is refused leaves no folder"
 
 
 def test_a_folder_that_holds_a_run_is_not_overwritten(run_dir, capsys):
     line = refused(capsys, "train", f"run.dir={run_dir}", *SMALL)
     assert "holds a run already" in line
     assert f"resume={run_dir}" in line
+
+
+def test_a_folder_whose_run_never_began_can_be_used_again(run_dir, tmp_path, capsys):
+    again = tmp_path / "run"
+    again.mkdir()
+    shutil.copy(run_dir / "config.yaml", again)  # refused or killed before its models were made
+    assert main(["train", f"run.dir={again}", *SMALL]) == 0
+
+
+NOT_TEXT = b"\xff\xfe\x00"
+
+
+@pytest.mark.parametrize(
+    ("name", "words", "hint"),
+    [
+        ("config.yaml", "train resume=RUN", "cannot be read as a run's configuration"),
+        ("config.yaml", "eval run=RUN", "cannot be read as a run's configuration"),
+        ("config.yaml", "games check RUN/config.yaml", "config.yaml is no valid YAML"),
+        ("episodes/update_000001.jsonl", "report run=RUN", "update_000001.jsonl line 1 is not"),
+        ("metrics.jsonl", "report run=RUN", "metrics.jsonl line 1 is not a line of metrics"),
+        ("policies/update_000001.json", "report run=RUN", "is no file of policy tables"),
+        ("models/main/config.json", "eval run=RUN update=0", "models/main"),
+        ("models/main/config.json", "train resume=RUN updates=2", "models/main"),
+    ],
+)
+def test_a_file_of_a_run_that_holds_no_text_is_named(run_dir, tmp_path, name, words, hint, capsys):
+    copy = shutil.copytree(run_dir, tmp_path / "copy")
+    (copy / name).write_bytes(NOT_TEXT + b"\n")
+    assert hint in refused(capsys, *words.replace("RUN", str(copy)).split())
+
+
+@pytest.mark.parametrize("text", ["²", "9" * 5000, "-1", "x", ""])
+def test_a_number_that_is_none(run_dir, text, capsys):
+    for words in (
+        ["train", f"resume={run_dir}", f"updates={text}"],
+        ["eval", f"run={run_dir}", f"pairs={text}"],
+        ["eval", f"run={run_dir}", "pairs=1", f"thoughts={text}"],
+        ["play", "game=kuhn", f"seat={text}"],
+    ):
+        refused(capsys, *words)
 
 
 def test_a_run_folder_in_use(run_dir, capsys):
@@ -272,3 +348,50 @@ def test_what_was_typed_is_what_is_kept(run_dir):
     kept = yaml.safe_load((run_dir / "config.yaml").read_text())
     assert kept["updates"] == 1
     assert kept["rollout"]["episodes"] == 8
+
+
+THROWS = """
+import numpy as np
+from gymnasium import spaces
+from pettingzoo import ParallelEnv
+from marl_llm.games.pettingzoo_game import DiscreteCodec, PettingZooGame
+
+class Throws(ParallelEnv):
+    metadata = {"name": "throws"}
+    possible_agents = ["left", "right"]
+    def observation_space(self, agent):
+        return spaces.Box(0, 1, (1,), np.int64)
+    def action_space(self, agent):
+        return spaces.Discrete(3)
+    def reset(self, seed=None, options=None):
+        self.agents = list(self.possible_agents)
+        return dict.fromkeys(self.agents, np.zeros(1)), {"left": {}, "right": {}}
+    def step(self, actions):
+        won = (0.0, 1.0, -1.0)[(actions["left"] - actions["right"]) % 3]
+        self.agents = []
+        seen = dict.fromkeys(self.possible_agents, np.ones(1))
+        over, cut = (dict.fromkeys(self.possible_agents, flag) for flag in (True, False))
+        return seen, {"left": won, "right": -won}, over, cut, {"left": {}, "right": {}}
+
+def throws():
+    codec = DiscreteCodec("Rock beats scissors.", ["rock", "paper", "scissors"])
+    return PettingZooGame(env=Throws(), codec=codec, name="throws", max_turns=2)
+"""
+
+
+@pytest.mark.slow
+def test_a_game_of_ones_own_is_trained(tmp_path, monkeypatch, capsys):
+    (tmp_path / "own_throws.py").write_text(THROWS)
+    monkeypatch.chdir(tmp_path)
+    words = [
+        "train", *SMALL, "~game@games.kuhn", "+games.throws._target_=own_throws.throws",
+        "player@policies.main.coldstart.player=random", "evaluation.nash_conv=[]",
+        "+player@evaluation.panel.random=random", "evaluation.pairs=2", "run.dir=run",
+    ]  # fmt: skip
+    assert "packages=[own_throws]" in refused(capsys, *words)
+    assert main([*words, "packages=[own_throws]"]) == 0
+    assert main(["eval", "run=run", "pairs=1"]) == 0
+    assert main(["train", "resume=run", "updates=2"]) == 0
+    del sys.modules["own_throws"]
+    monkeypatch.chdir(tmp_path.parent)
+    assert "cannot import 'own_throws'" in refused(capsys, "train", f"resume={tmp_path / 'run'}")

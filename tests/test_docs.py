@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import importlib.util
 import re
+import shlex
 from pathlib import Path
 
 import pytest
 
 from marl_llm import config
+from marl_llm.cli import main
 from marl_llm.games import catalog, check
 from marl_llm.types import Move
 
@@ -53,6 +55,14 @@ def test_adapters(tmp_path, file, maker, needs):
     make = catalog.maker(f"{tmp_path / file}{maker}")
     found = check.check_game(make, episodes=60, make_without_list=make.without_list())
     assert [str(finding) for finding in found if finding.status == "failed"] == []
+
+
+def test_a_run_can_be_planned_on_ones_own_game_as_the_page_says(tmp_path, monkeypatch, capsys):
+    (tmp_path / "my_games").mkdir()
+    (tmp_path / "my_games" / "throws.py").write_text(FILES["throws.py"], encoding="utf-8")
+    monkeypatch.chdir(tmp_path)
+    (command,) = re.findall(r"^marl-llm (train .*)$", PAGE.split("## Adapters")[1], re.MULTILINE)
+    assert main([*shlex.split(command), "dry_run=true"]) == 0, capsys.readouterr()
 
 
 def test_the_example_of_evaluation_prints_what_it_says(capsys):

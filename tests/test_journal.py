@@ -6,7 +6,12 @@ from types import MappingProxyType
 import pytest
 
 from marl_llm import config
+from marl_llm.evaluate.nash_conv import Measured, nash_conv
+from marl_llm.evaluate.text_tree import text_tree, uniform, written_policy
+from marl_llm.games import catalog
 from marl_llm.journal import (
+    Journal,
+    Progress,
     forget_after,
     measured_after,
     record_end,
@@ -14,7 +19,10 @@ from marl_llm.journal import (
     score_at,
     spread,
 )
-from marl_llm.report.metrics import MetricsLog
+from marl_llm.measure import Measurement
+from marl_llm.report.html import report_data
+from marl_llm.report.live import LiveView, RunHeader
+from marl_llm.report.metrics import MetricsLog, read
 from marl_llm.settings import RunSettings
 from marl_llm.types import Episode, Finish, Observation, Outcome, Turn
 
@@ -134,3 +142,21 @@ def test_a_checkpoint_has_the_score_of_its_own_update_and_higher_is_better():
     assert score_at([{"update": 2, "evaluate/self/score_random": 0.7}], 2) == 0.7
     assert score_at([{"update": 2, "evaluate/self/nash_conv": None}], 2) is None
     assert score_at(rows[:1], 0) is None
+
+
+def test_every_solved_game_keeps_its_policies(tmp_path):
+    games = ("kuhn", "matching_pennies")
+    trees = {game: text_tree(catalog.build(game)) for game in games}
+    played = {game: written_policy(tree, uniform) for game, tree in trees.items()}
+    found = {game: Measured(played[game], nash_conv(played[game], trees[game])) for game in games}
+    run = settings("updates=1")
+    with LiveView(RunHeader("e", tmp_path, 0, 1)) as view:
+        journal = Journal(run, tmp_path, view, {}, Progress())
+        for update in (0, 1):
+            journal.measured(update, Measurement({}, found))
+        journal.close()
+    drawn = report_data(tmp_path, read(tmp_path), {})["policies"]
+    expected = [("kuhn", 12), ("matching_pennies", 2)]  # states: 3 cards · 4 histories; one each
+    assert [(t["game"], t["update"], t["total"]) for t in drawn] == [
+        (game, update, states) for game, states in expected for update in (0, 1)
+    ]

@@ -130,7 +130,12 @@ def test_a_run_leaves_a_whole_folder(whole):
     names = [f"update_{update:06d}" for update in (0, 2, 4)]
     assert sorted(path.stem for path in (whole / "policies").iterdir()) == names
     assert sorted(path.stem for path in (whole / "episodes").iterdir()) == names[1:]
+    tables = [json.loads(path.read_text()) for path in (whole / "policies").iterdir()]
+    assert [list(table) for table in tables] == [["kuhn"]] * 3
     assert len(checkpoints.all_of(whole)) == UPDATES
+    measured = {row["update"]: row.get("evaluate/self/nash_conv") for row in read(whole)}
+    scores = [checkpoints.load(path).score for path in checkpoints.all_of(whole)]
+    assert scores == [None, -measured[2], None, -measured[4]], "so that the best one is kept"
     assert not list(whole.glob(".*")), "nothing half-made is left"
 
     lines = updates_of(whole)

@@ -18,6 +18,7 @@ seed=0 json=FILE --json
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 
 from marl_llm.commands.presets import role, run_folder
 from marl_llm.commands.words import read
@@ -35,6 +36,11 @@ def run(words: Sequence[str]) -> int:
         raise ConfigError("eval: whose policy? give run=RUNDIR or model=PATH_OR_NAME, one of them")
     if "model" in given and not ("game" in given or "games" in given):
         raise ConfigError("eval: model=... needs a game, e.g. game=kuhn")
+    for key in ("run", "model", "json"):
+        if given.get(key) == "":
+            raise ConfigError(f"eval: {key} is empty")
+    if not Path(given.get("json", ".")).parent.is_dir():  # rather now than after the matches
+        raise ConfigError(f"eval: there is no folder for json={given['json']}")
     for key, least in (("pairs", 1), ("seed", 0), ("update", 0)):
         options.number(key, least, least)
     if "run" in given:

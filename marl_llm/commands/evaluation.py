@@ -105,9 +105,9 @@ def _thoughts(options: Words, home: RunOnDisk | None) -> Thoughts:
         return Thoughts("none")
     if text == "sampled":
         return Thoughts()
-    if not text.isdigit():
+    if not text.isdecimal():
         raise ConfigError(f"eval: thoughts is a number of samples, fixed or none, got {text!r}")
-    return Thoughts("sampled", int(text))
+    return Thoughts("sampled", options.number("thoughts", 8))
 
 
 def _subject(options: Words, home: RunOnDisk | None) -> Contender:

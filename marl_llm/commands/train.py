@@ -25,9 +25,10 @@ def run(words: Sequence[str]) -> int:
     if any(word.startswith("resume=") for word in words):
         options = read(words, "train resume", keys=("resume", "updates"))
         run_folder(options.values["resume"])
+        updates = options.number("updates", 0) if "updates" in options.values else None
         from marl_llm.run import resume
 
-        return resume(options.values["resume"], options.values.get("updates"))
+        return resume(options.values["resume"], updates)
     compose(words)  # most mistakes show here, within a second; what follows imports torch
     from marl_llm.run import start
 

@@ -169,7 +169,7 @@ def model_policy(
         ConfigError: the role's memory, parser or sampling leaves a reply's probability undefined.
     """
     thoughts = thoughts or Thoughts()
-    parser = _checked(role)
+    parser = scorable(role)
     prompts = {
         key: Seat(role, chat, tree.rules).prompt(state.observation)
         for key, state in tree.states.items()
@@ -235,8 +235,12 @@ def nash_conv(policy: PolicyTable, tree: TextTree) -> NashConv:
 Opening = tuple[Ids, str]  # a reply up to its action: whole tokens, and text that they cut off
 
 
-def _checked(role: Role) -> Tags:
-    """The role's parser, if the probability of an action is defined for this role at all."""
+def scorable(role: Role) -> Tags:
+    """The role's parser, if the probability of an action is defined for this role at all.
+
+    Raises:
+        ConfigError: it is not, and why.
+    """
     where = f"NashConv of role {role.name!r}"
     if role.memory != "observation":
         raise ConfigError(

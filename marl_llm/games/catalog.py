@@ -202,7 +202,7 @@ def _config(name: str) -> dict[str, Any]:
         path = known[name]
     try:
         config = yaml.safe_load(path.read_text(encoding="utf-8"))
-    except yaml.YAMLError as error:
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
         raise ConfigError(f"{path} is no valid YAML: {' '.join(str(error).split())}") from error
     if not isinstance(config, dict) or not isinstance(config.get(TARGET), str):
         raise ConfigError(

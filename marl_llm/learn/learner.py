@@ -29,7 +29,7 @@ from marl_llm.learn.logprobs import score_all
 from marl_llm.learn.lora import Lora, attach, merged
 from marl_llm.learn.losses import PolicyLoss, PPOClip
 from marl_llm.learn.objective import Objective, accumulate, merge
-from marl_llm.learn.optimizer import adamw, check_schedule, learning_rate
+from marl_llm.learn.optimizer import adamw, check_rates, check_schedule, learning_rate
 from marl_llm.learn.reference import KL, Reference
 from marl_llm.learn.rows import Array, Pair, pack
 from marl_llm.learn.state import LearnerState, part, prefixed, read, write
@@ -60,11 +60,7 @@ class LearnerSettings:
 
     def __post_init__(self) -> None:
         check_schedule(self.schedule, self.warmup, self.updates, self.lr_floor)
-        if self.lr < 0 or self.weight_decay < 0 or self.max_grad_norm <= 0:
-            raise ConfigError(
-                "lr and weight_decay must be >= 0 and max_grad_norm > 0, got "
-                f"{self.lr}, {self.weight_decay}, {self.max_grad_norm}"
-            )
+        check_rates(self.lr, self.weight_decay, self.max_grad_norm)
         if min(self.epochs, self.minibatches, self.micro_tokens) < 1:
             raise ConfigError(
                 "epochs, minibatches and micro_tokens must be at least 1, got "

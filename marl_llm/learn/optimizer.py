@@ -51,6 +51,15 @@ def check_schedule(schedule: str, warmup: int, total: int, floor: float) -> None
         )
 
 
+def check_rates(lr: float, weight_decay: float, max_grad_norm: float) -> None:
+    """Refuse rates that no optimizer step can be made with."""
+    if not 0 <= lr <= 1 or not weight_decay >= 0 or not max_grad_norm > 0:
+        raise ConfigError(
+            "lr must be in [0, 1], weight_decay >= 0 and max_grad_norm > 0, got "
+            f"{lr}, {weight_decay}, {max_grad_norm}"
+        )
+
+
 def adamw(model: nn.Module, betas: tuple[float, float], weight_decay: float) -> torch.optim.AdamW:
     """AdamW over the trainable parameters; biases and norm weights (one dimension) do not decay.
 

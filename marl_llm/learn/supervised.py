@@ -15,7 +15,7 @@ from torch import nn
 
 from marl_llm.errors import ConfigError, TrainingError
 from marl_llm.learn.logprobs import score
-from marl_llm.learn.optimizer import adamw, check_schedule, learning_rate
+from marl_llm.learn.optimizer import adamw, check_rates, check_schedule, learning_rate
 from marl_llm.learn.rows import Array, Pair, Rows, pack
 from marl_llm.seeds import generator
 
@@ -43,11 +43,7 @@ class FitSettings:
                 "steps, batch and micro_tokens must be at least 1, got "
                 f"{self.steps}, {self.batch}, {self.micro_tokens}"
             )
-        if self.lr < 0 or self.weight_decay < 0 or self.max_grad_norm <= 0:
-            raise ConfigError(
-                "lr and weight_decay must be >= 0 and max_grad_norm > 0, got "
-                f"{self.lr}, {self.weight_decay}, {self.max_grad_norm}"
-            )
+        check_rates(self.lr, self.weight_decay, self.max_grad_norm)
 
 
 def fit(model: nn.Module, pairs: Sequence[Pair], settings: FitSettings, seed: int) -> list[float]:

@@ -111,7 +111,8 @@ def read_episodes(path: Path) -> list[RecordedEpisode]:
         CheckpointError: a line is not an episode, or one of a schema that is not known here.
     """
     found = []
-    *lines, _end = path.read_text(encoding="utf-8").split("\n")
+    # Bytes that are no text become signs that are no JSON, so that their line is named below.
+    *lines, _end = path.read_text(encoding="utf-8", errors="replace").split("\n")
     for number, line in enumerate(lines, start=1):
         try:
             record = json.loads(line)

@@ -47,6 +47,19 @@ class TinyModel:
 
     needs_corpus = True
 
+    def __post_init__(self) -> None:
+        for name, size in (
+            ("layers", self.layers),
+            ("width", self.width),
+            ("heads", self.heads),
+            ("kv_heads", self.kv_heads),
+            ("mlp", self.mlp),
+            ("context", self.context),
+            ("vocabulary", self.vocabulary),
+        ):
+            if size < 1:
+                raise ConfigError(f"{name} of a tiny model must be at least 1, got {size}")
+
     def make(self, corpus: Iterable[str], seed: int) -> Loaded:
         """A fresh model; equal texts and seeds give equal weights."""
         tokenizer = build_tokenizer(corpus, self.vocabulary)
