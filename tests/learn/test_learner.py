@@ -479,7 +479,7 @@ def test_the_gradient_is_clipped_before_the_step():
     [
         ({"schedule": "step"}, "schedule 'step' is unknown"),
         ({"schedule": "cosine"}, "needs the total number"),
-        ({"lr": -1.0}, "lr and weight_decay"),
+        ({"lr": -1.0}, "lr must be in"),
         ({"epochs": 0}, "at least 1"),
         ({"ratio_tolerance": 0.0}, "ratio_tolerance"),
     ],
