@@ -186,7 +186,7 @@ class TextGame(AECEnv[str, dict[str, Any], Any]):
         Rules that know faults or a limit of their own may also give one of those outcomes: a fault
         is then paid by the table, on top of `earnings`.
         """
-        returns = self.earnings()
+        returns = self._earned
         own = returns[self._index[agent]]
         margin = own - sum(returns) / len(returns)
         if abs(margin) < 1e-9:
@@ -306,7 +306,7 @@ class TextGame(AECEnv[str, dict[str, Any], Any]):
             self._faults[agent] = fault  # type: ignore[assignment]  # a move is one of the two
         else:
             self._moves[agent] = action
-        self._waiting = tuple(other for other in self._waiting if other != agent)
+        self._waiting = tuple([other for other in self._waiting if other != agent])
         if self._waiting:
             self.agent_selection = self._waiting[0]
         elif self._faults:
