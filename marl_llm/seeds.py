@@ -26,7 +26,8 @@ def derive(*path: int | str) -> int:
 
 def generator(*path: int | str) -> np.random.Generator:
     """A NumPy generator of its own for this path."""
-    return np.random.Generator(np.random.PCG64(_Words(path)))
+    words: Any = _Words(path)  # NumPy's stubs know SeedSequence only, not its interface
+    return np.random.Generator(np.random.PCG64(words))
 
 
 def _text(path: Path) -> bytes:
