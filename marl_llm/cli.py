@@ -10,6 +10,7 @@ import importlib
 import os
 import sys
 from collections.abc import Sequence
+from types import ModuleType
 
 from marl_llm.errors import ConfigError, MarlError, nearest
 
@@ -23,7 +24,12 @@ marl-llm COMMAND ...
   report run=RUNDIR                       write the run's report.html again
   games [--json]                          list the games
   games check [NAME ...]                  run the conformance suite on games, your own included
+  credit list | choose                    the credit estimators, and which of them suit
+  credit bench [--json FILE]              compare them where the truth is known
+  credit compare RUNDIR                   ... on the stored games of a run,
+  credit explain RUNDIR EPISODE           ... and turn by turn on one of them
   bench rollout [--json FILE]             measure rollout, engine, learner and overhead as ratios
+  bench credit [--json FILE]              measure time and memory of the credit estimators
   experiments                             list the experiments
 
 Every experiment takes seed=N, updates=N, run.dir=PATH and runtime=local|ray.
@@ -36,6 +42,7 @@ COMMANDS = {  # command -> module of `commands`
     "play": "play",
     "report": "report",
     "games": "games",
+    "credit": "credit",
     "bench": "bench",
     "experiments": "experiments",
 }
@@ -86,9 +93,15 @@ def _call(command: str, rest: Sequence[str]) -> int:
         raise ConfigError(f"unknown command {command!r}; {nearest(command, COMMANDS)}")
     module = importlib.import_module(f"marl_llm.commands.{COMMANDS[command]}")
     if any(word in HELP for word in rest):
-        print((module.__doc__ or USAGE).strip())
+        print((_meant(module, rest[0]).__doc__ or USAGE).strip())
         return 0
     return module.run(rest)
+
+
+def _meant(module: ModuleType, verb: str) -> ModuleType:
+    """Whose help is wanted: the verb's where a command has several, else the command's."""
+    verbs = vars(module).get("VERBS", {})
+    return importlib.import_module(f"marl_llm.commands.{verbs[verb]}") if verb in verbs else module
 
 
 def _quieten() -> None:

@@ -38,6 +38,7 @@ PLACES = {  # where a member of the other groups usually goes
     "game": "games.{0}",
     "role": "seats.self.role",
     "player": "evaluation.panel.{0}",
+    "annotator": "policies.main.annotators.{0}",
 }
 PLAIN = (str, int, float, bool, NoneType, Mapping, tuple, list)  # what YAML gives without _target_
 WORDS = {

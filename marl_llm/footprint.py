@@ -110,7 +110,9 @@ def footprint(
         weights=MASTER * size.parameters,
         gradients=MASTER * trained,
         optimizer=2 * MASTER * trained,
-        reference=MASTER * size.parameters if learner.kl.used and learner.lora is None else 0,
+        reference=MASTER * size.parameters
+        if learner.needs_reference and learner.lora is None
+        else 0,
         served=number * size.parameters,
         cache=cache,
     )

@@ -7,12 +7,14 @@ so that the loop only says what happened.
 from __future__ import annotations
 
 import json
+import math
 import re
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TypeVar
 
 from marl_llm.learn import checkpoints
 from marl_llm.learn.checkpoints import Checkpoint
@@ -32,6 +34,8 @@ from marl_llm.report.summary import (
 from marl_llm.settings import RunSettings
 from marl_llm.trainer import Lesson
 from marl_llm.types import FORFEITS, Episode
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -189,7 +193,7 @@ class Journal:
         advantages: dict[TurnKey, Sequence[float]] = {}
         for policy, lesson in lessons.items():
             advantages |= advantages_by_turn(episodes, policy, lesson.advantages.tolist())
-        kept = spread(episodes, self._run.run.episodes)
+        kept = kept_games(episodes, self._run.run.episodes)
         write_episodes(self._dir, update, kept, self._decoders, advantages)
 
 
@@ -279,7 +283,23 @@ def forget_after(run_dir: Path, update: int) -> None:
                 path.unlink()
 
 
-def spread(episodes: Sequence[Episode], count: int) -> list[Episode]:
-    """`count` episodes spread evenly over a batch, so that all games are seen."""
-    step = max(1, len(episodes) // max(count, 1))
-    return list(episodes[::step])[:count]
+def kept_games(episodes: Sequence[Episode], count: int) -> list[Episode]:
+    """Whole groups, spread evenly over each game of a batch, together at least `count` episodes.
+
+    Groups stay whole so that credit rules which compare within them can be asked later.
+    """
+    games: dict[str, dict[int, list[Episode]]] = {}
+    for episode in episodes:
+        games.setdefault(episode.game, {}).setdefault(episode.group, []).append(episode)
+    kept: set[int] = set()
+    for groups in games.values():
+        size = max(map(len, groups.values()))
+        number = math.ceil(math.ceil(count / len(games)) / size)
+        kept |= {e.id for group in spread(list(groups.values()), number) for e in group}
+    return [episode for episode in episodes if episode.id in kept]
+
+
+def spread(items: Sequence[T], count: int) -> list[T]:
+    """`count` items spread evenly over a sequence, the first among them."""
+    step = max(1, len(items) // max(count, 1))
+    return list(items[::step])[:count]

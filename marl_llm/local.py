@@ -32,8 +32,10 @@ class LocalRuntime:
         self._idle: dict[str, list[Game]] = {}
         self._seats = team.seats(run, run_dir)
         self._store = MemoryStore(time.monotonic)
-        self._trainers = {name: team.trainer(run, run_dir, name) for name in run.policies}
         self._engines = {name: team.engine(run, run_dir, name) for name in run.policies}
+        self._trainers = {
+            name: team.trainer(run, run_dir, name, self._engines) for name in run.policies
+        }
         for policy in run.policies:
             self._publish(policy)
 

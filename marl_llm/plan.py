@@ -23,6 +23,7 @@ from rich.text import Text
 from marl_llm.agents import Player
 from marl_llm.agents.role import Role
 from marl_llm.agents.scripted import Uniform
+from marl_llm.annotate.asking import Asking
 from marl_llm.errors import MarlError
 from marl_llm.footprint import ModelSize, footprint, in_words, size_of
 from marl_llm.games.catalog import entry
@@ -32,6 +33,7 @@ from marl_llm.seeds import derive, generator
 from marl_llm.serve.sources import TinyModel
 from marl_llm.serve.tiny import build_tokenizer
 from marl_llm.settings import Policy, RunSettings
+from marl_llm.team import check_replays
 from marl_llm.types import Episode
 
 EPISODES = 40  # random games per game whose texts are measured
@@ -52,8 +54,9 @@ class Line:
 def print_plan(run: RunSettings) -> int:
     """Print the plan; the exit code is 1 if a line says FAIL."""
     table = Table(title=f"{run.experiment}, seed {run.seed}", title_justify="left", box=None)
-    for column in ("", "", ""):
-        table.add_column(column)
+    table.add_column()
+    table.add_column()
+    table.add_column(overflow="fold")  # commands can be copied whole
     table.show_header = False
     found = list(lines(run))
     for line in found:
@@ -71,6 +74,7 @@ def lines(run: RunSettings) -> Iterator[Line]:
     samples = {name: _random_games(run, name) for name in (*run.games, *run.held_out)}
     yield from _games(run, samples)
     yield from _rollout(run, samples)
+    yield from _replays(run)
     sizes = {name: size_of(policy.model) for name, policy in run.policies.items()}
     longest: dict[str, int] = {}
     for name, policy in run.policies.items():
@@ -78,6 +82,8 @@ def lines(run: RunSettings) -> Iterator[Line]:
         tokens, line = _context(run, name, sizes[name], samples)
         longest[name] = tokens
         yield line
+        yield from _signals(name, policy)
+        yield from _credit(run, name, policy)
         yield from _learning(run, name, policy)
         yield from _coldstart(run, name, policy)
     yield from _devices(run, sizes, longest)
@@ -234,17 +240,16 @@ def _counter(policy: Policy, texts: Sequence[str]) -> Callable[[str], int]:
     return lambda text: math.ceil(len(text.encode()) / BYTES_PER_TOKEN)
 
 
-def _learning(run: RunSettings, name: str, policy: Policy) -> Iterator[Line]:
-    learner, credit = policy.learner, policy.credit
-    what = f"credit of {name}"
+def _credit(run: RunSettings, name: str, policy: Policy) -> Iterator[Line]:
+    credit, what = policy.credit, f"credit of {name}"
     rule = type(credit).__name__
     settings: dict[str, Any] = (
         dataclasses.asdict(credit) if dataclasses.is_dataclass(credit) else {}
     )
     by = settings.get("by", ())
-    missing = sorted(credit.needs)
-    if missing:
-        yield Line(what, f"{rule} needs {', '.join(missing)}, which nothing here attaches", "FAIL")
+    if missing := policy.lacks(name):
+        for sentence in missing:
+            yield Line(what, f"{rule}: {sentence}", "FAIL")
     elif "group" in by and run.rollout.group_size < 2:
         yield Line(
             what,
@@ -256,6 +261,39 @@ def _learning(run: RunSettings, name: str, policy: Policy) -> Iterator[Line]:
         yield Line(what, f"{rule} pools the {len(run.games)} games; add game to credit.by", "WARN")
     else:
         yield Line(what, f"{rule} by {', '.join(by)}" if by else rule)
+
+
+def _signals(name: str, policy: Policy) -> Iterator[Line]:
+    judge = "the policy itself" if policy.judge is None else policy.judge.model
+    for own, annotator in policy.annotators.items():
+        asked = f", asking {judge}" if isinstance(annotator, Asking) else ""
+        text = f"{', '.join(annotator.signals)}{asked}"
+        unread = policy.credit.card.needs.isdisjoint(annotator.signals)
+        if unread:
+            text += f"; {type(policy.credit).__name__} says of none of them that it needs it"
+        yield Line(f"signals of {name}: {own}", text, "WARN" if unread else "ok")
+
+
+def _replays(run: RunSettings) -> Iterator[Line]:
+    """Whether play can go on from stored turns, where that is done."""
+    who = [name for name, policy in run.policies.items() if policy.reaches]
+    if not who:
+        return
+    try:
+        check_replays(run)
+    except MarlError as error:
+        yield Line("replays", str(error), "FAIL")
+        return
+    costs = [
+        f"credit of {name}: {run.policies[name].credit.card.cost}"
+        for name in who
+        if run.policies[name].credit.card.resamples
+    ]
+    yield Line("replays", "; ".join(["every game can be played on from a stored turn", *costs]))
+
+
+def _learning(run: RunSettings, name: str, policy: Policy) -> Iterator[Line]:
+    learner = policy.learner
     steps = learner.epochs * learner.minibatches
     schedule = f"lr {learner.lr:g} {learner.schedule}"
     text = (

@@ -205,6 +205,7 @@ def check(run: RunSettings) -> None:
         ModelError: a device is not there.
         ConfigError: a credit rule needs what nobody attaches, or there is no NashConv of this game
             or this role.
+        GameError: a credit rule or an annotator plays on, and a game cannot be restored.
     """
     team.check_devices(run)
     if run.rollout.episodes % run.rollout.group_size:
@@ -219,13 +220,11 @@ def check(run: RunSettings) -> None:
                 f"policies.{name}.model is made from the texts of a cold start, and "
                 f"policies.{name}.coldstart is missing"
             )
-        missing = sorted(policy.credit.needs)
-        if missing:
-            raise ConfigError(
-                f"policies.{name}.credit is {type(policy.credit).__name__}, which needs the signal "
-                f"{' and '.join(missing)} of every turn; it is attached by a critic, which no run "
-                "has: choose another credit"
-            )
+        if sentences := policy.lacks(name):
+            rule = type(policy.credit).__name__
+            raise ConfigError(f"policies.{name}.credit is {rule}, and {'; and '.join(sentences)}")
+    if any(policy.reaches for policy in run.policies.values()):
+        team.check_replays(run)
     makers = run.makers()
     for game in run.evaluation.nash_conv:
         scorable(run.seats[run.evaluation.seat].role)

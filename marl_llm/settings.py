@@ -13,8 +13,10 @@ from typing import Any, Literal
 
 from marl_llm.agents import Player
 from marl_llm.agents.role import Role
-from marl_llm.config import build, settings
+from marl_llm.annotate import Annotator
+from marl_llm.config import build, choices, settings
 from marl_llm.credit import Estimator
+from marl_llm.credit.signals import described, lacking
 from marl_llm.errors import ConfigError, nearest
 from marl_llm.games.text_game import TextGame
 from marl_llm.learn.learner import LearnerSettings
@@ -54,6 +56,14 @@ class ColdStart:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Judge:
+    """A model of its own that annotators ask; it is not trained."""
+
+    model: str  # name or path
+    engine: EngineSettings = field(default_factory=EngineSettings)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Policy:
     """Weights and all that happens to them."""
 
@@ -61,7 +71,41 @@ class Policy:
     engine: EngineSettings
     credit: Estimator
     learner: LearnerSettings
+    annotators: Mapping[str, Annotator] = field(default_factory=dict)  # signals for the credit rule
+    judge: Judge | None = None  # None = the policy judges itself, where an annotator asks
     coldstart: ColdStart | None = None
+
+    @property
+    def attached(self) -> frozenset[str]:
+        """The signals that its annotators attach."""
+        return frozenset(name for each in self.annotators.values() for name in each.signals)
+
+    @property
+    def reaches(self) -> bool:
+        """Whether its trainer needs games, seats and engines: to play on, to score, to ask."""
+        return bool(self.annotators) or self.credit.card.resamples
+
+    def lacks(self, name: str) -> list[str]:
+        """What the credit rule needs and nobody attaches, a sentence each with the way out.
+
+        Args:
+            name: of the policy.
+        """
+        known = choices("annotator")
+        sentences = []
+        for need in sorted(self.credit.card.needs - self.attached):
+            signal = described(need)
+            way = "no annotator here attaches it: choose another credit, or write one"
+            if signal is not None and signal.annotator in known:
+                place = f"annotator@policies.{name}.annotators.{signal.annotator}"
+                way = f"add +{place}={signal.annotator}"
+            sentences.append(f"it needs the signal {need!r}: {lacking(need)}; {way}")
+        if "reference_logprob" in self.attached and not self.learner.needs_reference:
+            sentences.append(
+                f"an annotator reads the reference, and the learner holds none; set "
+                f"policies.{name}.learner.kl.keep=true"
+            )
+        return sentences
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -95,7 +139,7 @@ class RunFolder:
     dir: str | None = None  # None = runs/<experiment>-seed<seed>[-n]
     checkpoint_every: int = 20  # updates
     keep: int = 3  # checkpoints
-    episodes: int = 8  # kept for replays at each evaluation
+    episodes: int = 64  # kept at each evaluation, for replays and other credit rules
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -247,6 +291,11 @@ def _policy(node: Any, where: str) -> Policy:
         cold = dict(_named(parts["coldstart"], f"{where}.coldstart"))
         cold["fit"] = settings(FitSettings, cold.get("fit", {}), f"{where}.coldstart.fit")
         parts["coldstart"] = settings(ColdStart, cold, f"{where}.coldstart")
+    if parts.get("judge") is not None:
+        judge = dict(_named(parts["judge"], f"{where}.judge"))
+        if isinstance(judge.get("engine"), Mapping):
+            judge["engine"] = settings(EngineSettings, judge["engine"], f"{where}.judge.engine")
+        parts["judge"] = settings(Judge, judge, f"{where}.judge")
     return settings(Policy, parts, where)
 
 

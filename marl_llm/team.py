@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import gc
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import torch
@@ -18,18 +19,20 @@ from marl_llm import coldstart
 from marl_llm.agents import Player
 from marl_llm.agents.chat import Chat
 from marl_llm.agents.role import Role
-from marl_llm.errors import ConfigError
+from marl_llm.agents.scripted import Uniform
+from marl_llm.annotate.material import Reach, Voice
+from marl_llm.errors import ConfigError, GameError
 from marl_llm.games import Game
 from marl_llm.learn.learner import Learner
 from marl_llm.learn.supervised import fit
-from marl_llm.rollout.plans import Plan
+from marl_llm.rollout.plans import Plan, balanced
 from marl_llm.rollout.play import ModelSeat, play
 from marl_llm.rollout.room import check_room
 from marl_llm.seeds import derive
 from marl_llm.serve import Engine
 from marl_llm.serve.models import device_of, load_model
 from marl_llm.serve.transformers_engine import TransformersEngine
-from marl_llm.settings import RunSettings
+from marl_llm.settings import Judge, RunSettings
 from marl_llm.store import Store
 from marl_llm.trainer import Trainer
 from marl_llm.types import Episode
@@ -94,6 +97,39 @@ def check_devices(run: RunSettings) -> None:
     """
     for policy in run.policies.values():
         device_of(policy.engine.device)
+        if policy.judge is not None:
+            device_of(policy.judge.engine.device)
+
+
+def check_replays(run: RunSettings) -> None:
+    """Refuse games that cannot be played on from a stored turn, as credit rules may ask.
+
+    A random episode of each is cut in half and played on; it must come out as it was. Games of free
+    text cannot be played at random and are checked when they are played on.
+
+    Raises:
+        GameError: naming the game.
+    """
+    makers = run.makers()
+    for name in run.games:
+        game = makers[name]()
+        if not game.actions:
+            continue
+        seed = derive(run.seed, "replays")
+        (plan,) = balanced(seed, 0, 1, 1, {name: game.possible_agents}, [("random",)])
+        (episode,) = _at_random(plan, makers, seed)
+        half = replace(plan, opening=episode.turns[: len(episode.turns) // 2])
+        (again,) = _at_random(half, makers, seed)
+        if replace(again, seconds=episode.seconds) != episode:
+            raise GameError(
+                f"game {name!r} cannot be played on from a stored turn, which a credit rule or an "
+                "annotator of this run does: an episode must be fixed by its seed and its moves; "
+                f"see marl-llm games check {name}"
+            )
+
+
+def _at_random(plan: Plan, makers: Mapping[str, Callable[[], Game]], seed: int) -> list[Episode]:
+    return play([plan], makers, {"random": Uniform()}, {}, seed=seed)
 
 
 def role_of(run: RunSettings, policy: str) -> Role:
@@ -109,18 +145,64 @@ def engine(run: RunSettings, run_dir: Path, policy: str) -> TransformersEngine:
     return run.policies[policy].engine.serve(run_dir / MODELS / policy)
 
 
-def trainer(run: RunSettings, run_dir: Path, policy: str) -> Trainer:
-    """The trainer of a policy, at version 0."""
+def learner(run: RunSettings, run_dir: Path, policy: str) -> Learner:
+    """The learner of a policy, at version 0."""
     settings = run.policies[policy]
-    device = settings.engine.device
-    model, _ = load_model(str(run_dir / MODELS / policy), device=device)
+    model, _ = load_model(str(run_dir / MODELS / policy), device=settings.engine.device)
+    return Learner(policy, model, settings.learner, seed=derive(run.seed, "learner", policy))
+
+
+def trainer(run: RunSettings, run_dir: Path, policy: str, engines: Mapping[str, Engine]) -> Trainer:
+    """The trainer of a policy, at version 0.
+
+    Args:
+        run: the settings.
+        run_dir: the run folder.
+        policy: what is trained.
+        engines: by policy; they are asked only if the policy's settings say that it reaches them.
+    """
+    settings = run.policies[policy]
     return Trainer(
         policy,
-        Learner(policy, model, settings.learner, seed=derive(run.seed, "learner", policy)),
+        learner(run, run_dir, policy),
         settings.credit,
         {name: seat.role.sampling.temperature for name, seat in run.seats.items()},
         run.seed,
+        settings.annotators,
+        reach(run, run_dir, policy, engines) if settings.reaches else None,
     )
+
+
+def reach(run: RunSettings, run_dir: Path, policy: str, engines: Mapping[str, Engine]) -> Reach:
+    """What annotators and replays of a policy may use.
+
+    Args:
+        run: the settings.
+        run_dir: the run folder.
+        policy: whose.
+        engines: by policy.
+    """
+    makers, who = run.makers(), seats(run, run_dir)
+    idle: dict[str, list[Game]] = {}
+    asked = run.policies[policy].judge
+
+    def replay(plans: Sequence[Plan], players: Mapping[str, ModelSeat | Player]) -> list[Episode]:
+        table = {**who, **players}
+        return _play(run, makers, table, engines, plans, idle, derive(run.seed, "replays"))
+
+    return Reach(
+        games=makers,
+        seats=who,
+        scorer=engines[policy],
+        judge=Voice(engines[policy], chat(run_dir, policy)) if asked is None else judge(asked),
+        play=replay,
+    )
+
+
+def judge(settings: Judge) -> Voice:
+    """A judge that is no policy of the run."""
+    engine = settings.engine.serve(settings.model)
+    return Voice(engine, Chat(AutoTokenizer.from_pretrained(settings.model)))
 
 
 def seats(run: RunSettings, run_dir: Path) -> dict[str, ModelSeat | Player]:
@@ -167,24 +249,37 @@ def collect(
         plans: what to play.
         idle: games kept from one call to the next: to make one costs more than to play it.
     """
+    episodes = _play(run, makers, who, engines, plans, idle, run.seed)
+    check_room(episodes, {policy: engine.context for policy, engine in engines.items()})
+    records = {(episode.id, episode.attempt): episode for episode in episodes}
+    for policy, version in versions.items():
+        store.put(policy, version, records)
+    return episodes
+
+
+def _play(
+    run: RunSettings,
+    makers: Mapping[str, Callable[[], Game]],
+    who: Mapping[str, ModelSeat | Player],
+    engines: Mapping[str, Engine],
+    plans: Sequence[Plan],
+    idle: dict[str, list[Game]],
+    seed: int,
+) -> list[Episode]:
+    """Play by the run's rules."""
     rollout = run.rollout
-    episodes = play(
+    return play(
         plans,
         makers,
         who,
         engines,
-        seed=run.seed,
+        seed=seed,
         concurrency=rollout.concurrency,
         turn_seconds=rollout.turn_seconds,
         stall_seconds=rollout.stall_seconds,
         shaping=rollout.shaping,
         idle=idle,
     )
-    check_room(episodes, {policy: engine.context for policy, engine in engines.items()})
-    records = {(episode.id, episode.attempt): episode for episode in episodes}
-    for policy, version in versions.items():
-        store.put(policy, version, records)
-    return episodes
 
 
 def token_texts(run_dir: Path, policy: str) -> Callable[[int], str]:

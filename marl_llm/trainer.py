@@ -1,7 +1,7 @@
 """One policy's trainer: finished episodes in, new weights out.
 
-It names the steps (columns, credit, update) and holds what must be remembered between updates: the
-learner and the credit rule's state. In a cluster this class sits in the policy's trainer actor.
+It names the steps (columns, signals, credit, update) and holds what must be remembered between
+updates: the learner and the credit rule's state. In a cluster it is in the policy's trainer actor.
 """
 
 from __future__ import annotations
@@ -9,17 +9,21 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
 
-from marl_llm.credit import Estimator, Remembering, State
-from marl_llm.credit.batch import Credit, TurnBatch, from_episodes, per_token, turns_of
-from marl_llm.errors import TrainingError
+from marl_llm.annotate import Annotator, attach
+from marl_llm.annotate.material import Material, Reach
+from marl_llm.annotate.replays import Replays
+from marl_llm.credit import Estimator, assign
+from marl_llm.credit.batch import TurnBatch, from_episodes, per_token, turns_of
+from marl_llm.credit.given import Given, State
+from marl_llm.errors import ConfigError, TrainingError
 from marl_llm.learn.learner import Learner
 from marl_llm.seeds import generator
-from marl_llm.types import Episode
+from marl_llm.types import Episode, Turn
 
 STATE_FILE = "credit.json"
 
@@ -33,18 +37,6 @@ class Lesson:
     advantages: np.ndarray  # [M] per sampled token, in the order of the policy's turns
 
 
-def estimate(
-    estimator: Estimator | Remembering,
-    batch: TurnBatch,
-    rng: np.random.Generator,
-    state: State | None,
-) -> Credit:
-    """An estimator's answer, with its state if it is one that remembers."""
-    if isinstance(estimator, Remembering):
-        return estimator.estimate(batch, rng=rng, state=state)
-    return estimator.estimate(batch, rng=rng)
-
-
 class Trainer:
     """Learner and credit rule of one policy."""
 
@@ -55,6 +47,8 @@ class Trainer:
         estimator: Estimator,
         temperatures: Mapping[str, float],
         seed: int,
+        annotators: Mapping[str, Annotator] | None = None,
+        reach: Reach | None = None,
     ) -> None:
         """Bring the parts together.
 
@@ -64,10 +58,21 @@ class Trainer:
             estimator: its credit rule.
             temperatures: sampling temperature by the name of the seat that sampled.
             seed: the run's.
+            annotators: what attaches signals, by name, in this order.
+            reach: what annotators and replays may use; needed if there are any.
+
+        Raises:
+            ConfigError: there is no reach, and it is needed.
         """
         self.policy, self.learner = policy, learner
         self._estimator, self._temperatures, self._seed = estimator, temperatures, seed
+        self._annotators, self._reach = annotators or {}, reach
         self._state: State | None = None
+        if reach is None and (self._annotators or estimator.card.resamples):
+            raise ConfigError(
+                f"policy {policy!r} has annotators, or plays on from turns; give its trainer the "
+                "games, seats and engines for that"
+            )
 
     def learn(self, episodes: Sequence[Episode]) -> Lesson:
         """One update; the new weights are the learner's.
@@ -84,23 +89,63 @@ class Trainer:
                 f"policy {self.policy!r} took no turn in {len(episodes)} episodes; "
                 "does a line-up seat it?"
             )
-        batch = from_episodes(episodes, self.policy)
-        temperatures = np.array([self._temperatures[turn.player] for turn in turns])
-        batch = self.learner.penalised(turns, batch, temperatures)
+        batch = self._columns(episodes)
         rng = generator(self._seed, "credit", self.policy, self.learner.version)
-        credit = estimate(self._estimator, batch, rng, self._state)
+        given, collected = Given(rng, state=self._state), time.perf_counter()
+        if self._reach is not None:
+            replays = Replays(
+                episodes={episode.id: episode for episode in episodes},
+                batch=batch,
+                columns=self._columns,
+                play=self._reach.play,
+            )
+            batch = self._annotated(episodes, turns, replays, self._reach)
+            given = replace(given, resample=replays)
+        annotated = time.perf_counter()
+        credit = assign(self._estimator, batch, given)
         self._state = credit.state
         credited = time.perf_counter()
-        stats = self.learner.update(turns, batch, credit, temperatures)
+        stats = self.learner.update(turns, batch, credit, self._temperatures_of(turns))
+        spent = {"credit/seconds": credited - annotated + collected - began}
+        if self._annotators:
+            spent["annotate/seconds"] = annotated - collected
         return Lesson(
             policy=self.policy,
             stats={
                 **{f"credit/{key}": value for key, value in credit.stats.items()},
                 **{f"learn/{key}": value for key, value in stats.items()},
-                "credit/seconds": credited - began,
+                **spent,
             },
             advantages=per_token(credit, batch),
         )
+
+    def _columns(self, episodes: Sequence[Episode]) -> TurnBatch:
+        """The policy's turns as credit should see them, without signals."""
+        turns = turns_of(episodes, self.policy)
+        batch = from_episodes(episodes, self.policy)
+        return self.learner.penalised(turns, batch, self._temperatures_of(turns))
+
+    def _temperatures_of(self, turns: Sequence[Turn]) -> np.ndarray:
+        """At which each turn was sampled, [N]."""
+        return np.array([self._temperatures[turn.player] for turn in turns], dtype=np.float64)
+
+    def _annotated(
+        self, episodes: Sequence[Episode], turns: Sequence[Turn], replays: Replays, reach: Reach
+    ) -> TurnBatch:
+        """The batch with the signals of all annotators."""
+        seed = self._seed, "annotate", self.policy, self.learner.version
+        material = Material(
+            policy=self.policy,
+            episodes=tuple(episodes),
+            turns=tuple(turns),
+            batch=replays.batch,
+            temperatures=self._temperatures_of(turns),
+            probe=self.learner,
+            reach=reach,
+            replays=replays,
+            rng=generator(*seed),
+        )
+        return attach(self._annotators, material, *seed)
 
     def save(self, folder: Path) -> None:
         """Write the learner and the credit rule's state into an empty folder."""

@@ -1,12 +1,19 @@
-"""The benchmark runs at tiny sizes and its figures are what their names say."""
+"""The benchmarks run at tiny sizes and their figures are what their names say."""
 
 import json
 import math
 
+import numpy as np
 import pytest
 
-from marl_llm import bench
-from marl_llm.bench.timing import Stopwatch, interleaved, spread
+from marl_llm import bench, config
+from marl_llm.bench import crediting, loops, rollout
+from marl_llm.bench.episodes import drawn, made_up
+from marl_llm.bench.timing import Stopwatch, interleaved, spread, took
+from marl_llm.credit.drawn import LEFT_OUT
+from marl_llm.credit.grpo import GRPO
+from marl_llm.credit.hcapo import HindsightRatio
+from marl_llm.credit.signals import KNOWN
 from marl_llm.errors import ConfigError
 
 TINY = (
@@ -37,8 +44,8 @@ def test_bench_rollout_writes_every_figure(tmp_path, capsys):
 
 
 def test_ratio_and_share_are_of_what_was_timed(tmp_path):
-    options = bench.Options(None, 3, TINY)
-    result = bench.measure(options, tmp_path, lambda stage: None)
+    options = rollout.Options(None, 3, TINY)
+    result = rollout.measure(options, tmp_path, lambda stage: None)
     rounds, seconds = result["rounds"], result["seconds"]
     assert all(len(rates) == 3 for rates in rounds.values())
     # The middle one of three rounds' ratios.
@@ -72,14 +79,132 @@ def test_rounds_are_timed_in_turn_and_the_first_does_not_count():
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        ([], "expected 'rollout', got 'nothing'"),
-        (["rolout"], "expected 'rollout', got 'rolout'"),
+        ([], "a word is missing; known: credit, rollout"),
+        (["rolout"], "unknown word 'rolout'; did you mean 'rollout'"),
         (["rollout", "--jsn", "x"], "did you mean .--json"),
         (["rollout", "--json"], "--json needs a value"),
         (["rollout", "--rounds", "0"], "from 1 on, got '0'"),
+        (["rollout", "--rounds=²"], "from 1 on, got '²'"),
         (["rollout", "experiment=kun"], "kuhn_selfplay"),
+        (["credit", "--jsn", "x"], "did you mean .--json"),
+        (["credit", "--rounds=²"], "whole number of at least 1, got '²'"),
+        (["credit", "episodes=12"], "groups of 8, got episodes=12"),
+        (["credit", "estimators=grpoo"], "did you mean 'grpo'"),
     ],
 )
 def test_a_wrong_word_is_named(words, said):
     with pytest.raises(ConfigError, match=said):
         bench.main(words)
+
+
+def test_bench_credit_writes_every_figure(tmp_path, capsys):
+    file = tmp_path / "credit.json"
+    words = ["estimators=grpo,gae_token", "episodes=32", "rounds=2", "--json", str(file)]
+    assert bench.main(["credit", *words]) == 0
+    result = json.loads(file.read_text())
+    assert result["batch"] == {
+        "episodes": 32,
+        "group": 8,
+        "turns": 256,
+        "sampled_tokens": 256 * 256,
+    }
+    assert list(result["estimators"]) == ["grpo", "gae_token"]
+    grpo, gae = result["estimators"].values()
+    assert (grpo["level"], grpo["signals"], grpo["token_columns"]) == ("turn", [], 1)
+    assert (gae["level"], gae["signals"]) == ("token", ["token_value", "value_next"])
+    assert gae["token_columns"] == 2, "token_value and the advantage"
+    for each in (grpo, gae):
+        assert len(each["cpu_ms_rounds"]) == 2
+        assert each["times_over_loop"] == each["loop_cpu_ms"] / each["cpu_ms"]
+        assert each["loop_episodes"] in (8, 16, 32)
+        assert each["extra_columns"] > 0
+    printed = capsys.readouterr().out
+    assert "grpo" in printed and "gae_token" in printed
+
+
+def test_made_up_episodes_are_as_large_as_they_say():
+    batch = made_up(64)
+    assert (len(batch), len(batch.logprobs)) == (512, 512 * 256)
+    assert np.bincount(batch.group).tolist() == [64] * 8
+    assert len(np.unique(batch.state_key)) < len(np.unique(batch.group)) * 16, "states repeat"
+    signals = drawn(batch, [name for name in KNOWN if name != LEFT_OUT])
+    batch = batch.with_signals(signals)
+    for name, column in signals.items():
+        assert len(column) == (len(batch.logprobs) if KNOWN[name].over == "token" else len(batch))
+    # Copies of a turn say the same words, and all but one are marked.
+    node, copied = signals["node"], signals["replayed"] > 0
+    assert copied.sum() == len(batch) - len(np.unique(node))
+    rows = np.flatnonzero(node == node[0])
+    assert len(rows) == 8
+    said = [signals["token_id"][batch.offsets[i] : batch.offsets[i + 1]].tolist() for i in rows]
+    assert all(words == said[0] for words in said)
+
+
+def test_what_an_estimator_reads_is_found_out():
+    assert crediting.signals_read(GRPO()) == set()
+    ratio = HindsightRatio(low=0.8, high=1.2)
+    assert crediting.signals_read(ratio) == {"hindsight_logprob"}
+    assert not crediting.reads_logprobs(GRPO())
+    assert crediting.reads_logprobs(ratio), "the log-probs when the turn was sampled"
+
+
+def test_memory_is_what_was_held_at_once():
+    def work():
+        for _ in range(3):
+            np.ones(10**6)  # let go of before the next
+        return np.ones(10**6)
+
+    assert crediting.peak_bytes(work) == pytest.approx(8e6, rel=0.01)
+
+
+def test_a_loop_that_is_not_linear_is_not_scaled_from_a_large_batch(monkeypatch):
+    monkeypatch.setattr(crediting, "took", lambda work: work())
+    monkeypatch.setattr(crediting, "_small", lambda episodes, signals: episodes)
+
+    def seconds(power):
+        def loop(estimator, batch):
+            n = batch if isinstance(batch, int) else 64
+            return type(took(int))(0.0, 1e-3 * n**power)
+
+        return crediting.loop_seconds(loop, GRPO(), made_up(64, tokens=2))
+
+    assert seconds(1) == (64, pytest.approx(0.064))
+    # 8 per episode at 8 episodes, 16 at 16, which is twice as much, then too much.
+    episodes, whole = seconds(2)
+    assert episodes == 16
+    assert whole == pytest.approx(0.016 * 64)
+
+
+def test_goals():
+    def figures(level="turn", cpu_ms=10.0, loop_cpu_ms=1000.0, extra_columns=3.0):
+        return crediting.Figures(
+            level=level,
+            ms=cpu_ms,
+            cpu_ms=cpu_ms,
+            cpu_ms_rounds=[cpu_ms],
+            loop_cpu_ms=loop_cpu_ms,
+            loop_episodes=8,
+            extra_columns=extra_columns,
+            token_columns=1,
+            signals=[],
+        ).missed()
+
+    assert figures() == []
+    assert figures(cpu_ms=101.0, loop_cpu_ms=4000.0) == ["> 100 ms"]
+    assert figures(loop_cpu_ms=299.0) == ["< 30 x"]
+    assert figures(loop_cpu_ms=None) == []
+    assert figures(extra_columns=6.1) == ["> 6 columns"]
+    assert figures(level="token", cpu_ms=1400.0) == []
+    assert figures(level="token", cpu_ms=1600.0) == ["> 1500 ms"]
+
+
+def test_loops_are_found_where_there_are_any(tmp_path):
+    assert loops.find(tmp_path / "nowhere") == {}
+    (tmp_path / "test_one.py").write_text(
+        "def plain(estimator, batch):\n    return [1.0]\n\n\nPLAIN = {'one': plain}\n"
+    )
+    (tmp_path / "test_two.py").write_text("raise AssertionError('not asked')\n")
+    found = loops.find(tmp_path)
+    assert list(found) == ["one"]
+    assert found["one"](None, None) == [1.0]
+    assert sorted(loops.find()) == config.choices("credit")

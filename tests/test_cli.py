@@ -108,7 +108,7 @@ def refused(capsys, *words):
         ("train +games.mine._target_=3", "games.mine._target_ must be text, got 3"),
         ("train +games.mine._target_=marl_llm.games.kuhn.np", "has no 'np' to call"),
         ("train +games.mine._target_=marl_llm.credit.rloo.RLOO", "games.mine makes a RLOO, which"),
-        ("train credit=gae", "is GAE, which needs the signal value of every turn"),
+        ("train credit=gae", "add +annotator@policies.main.annotators.state_values=state_values"),
         ("train seats.self.role.memory=dialogue", "NashConv of role 'player' needs memory"),
         ("train +game@games.h=hanabi_mini evaluation.nash_conv=[h]", "no information states"),
         ("train policies.main.coldstart=null", "policies.main.coldstart is missing"),

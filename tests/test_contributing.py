@@ -10,7 +10,7 @@ import shlex
 import shutil
 import subprocess
 import sys
-from dataclasses import fields
+from dataclasses import fields, replace
 from pathlib import Path
 
 import numpy as np
@@ -19,9 +19,14 @@ import torch
 import yaml
 
 from marl_llm import config
+from marl_llm.agents.scripted import Uniform
+from marl_llm.annotate.material import Material, Reach
 from marl_llm.credit.batch import TurnBatch
 from marl_llm.games import catalog
 from marl_llm.games.check import check_game
+from marl_llm.games.kuhn import KuhnPoker
+from marl_llm.rollout.plans import balanced
+from marl_llm.rollout.play import play
 from marl_llm.types import Finish, Move
 
 ROOT = Path(__file__).parents[1]
@@ -64,9 +69,10 @@ def made(path):
     return config.build(yaml.safe_load(FILES[path]))
 
 
-def test_the_page_has_all_five():
-    assert {path.split("/")[2] for path in YAMLS} == {"game", "role", "credit", "loss", "player"}
-    assert len(MODULES) == 4  # a role needs none
+def test_the_page_has_all_six():
+    groups = {"game", "role", "credit", "annotator", "loss", "player"}
+    assert {path.split("/")[2] for path in YAMLS} == groups
+    assert len(MODULES) == 5  # a role needs none
     for path in FILES:
         assert not (ROOT / path).exists(), f"{path} is no longer an example: choose another name"
 
@@ -116,6 +122,37 @@ def test_the_estimator_on_a_batch_by_hand(modules):
     credit = signs.estimate(batch([3.0, 0.0, 0.0, 1.0]))
     assert credit.advantage.tolist() == [1.0, -1.0, -1.0, 0.0]
     assert credit.weight.tolist() == [1.0] * 4
+    parts = {name: part.tolist() for name, part in credit.components.items()}
+    assert parts == {"return": [3, 0, 0, 1], "baseline": [-1] * 4, "scaling": [-1, 0, 0, 0]}
+
+
+def test_the_annotator_on_turns_by_hand(modules):
+    legality = made("marl_llm/configs/annotator/legality.yaml")
+    lineup = balanced(0, 0, 4, 1, {"kuhn": ["player_0", "player_1"]}, [("random",)])
+    games = {"kuhn": KuhnPoker}
+    first, *rest = play(lineup, games, {"random": Uniform()}, {}, seed=0)
+    # A legal action, one that Kuhn poker does not know, a reply without action, and no reply.
+    changes = {"action": "fold"}, {"action": None, "ids": (1,)}, {"action": None}
+    turns = [
+        first.turns[0],
+        *(replace(e.turns[0], **c) for e, c in zip(rest, changes, strict=True)),
+    ]
+    turns = [replace(turn, policy="main") for turn in turns]
+    episodes = [replace(e, turns=(turn,)) for e, turn in zip((first, *rest), turns, strict=True)]
+    material = Material(
+        policy="main",
+        episodes=tuple(episodes),
+        turns=tuple(turns),
+        batch=None,
+        temperatures=np.ones(4),
+        probe=None,
+        reach=Reach(games=games, seats={}, scorer=None, judge=None, play=None),
+        replays=None,
+        rng=np.random.default_rng(0),
+    )
+    found = legality.annotate(material)["grounded"].tolist()
+    assert found[:3] == [1.0, 0.0, 0.0]
+    assert np.isnan(found[3])
 
 
 def test_the_loss_has_its_minimum_at_the_edge(modules):

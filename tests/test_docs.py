@@ -11,6 +11,8 @@ import pytest
 
 from marl_llm import config
 from marl_llm.cli import main
+from marl_llm.commands import credit_list
+from marl_llm.credit import survey
 from marl_llm.games import catalog, check
 from marl_llm.types import Move
 
@@ -73,12 +75,37 @@ def test_the_example_of_evaluation_prints_what_it_says(capsys):
     assert capsys.readouterr().out.strip() == expected
 
 
-def test_credit_lists_every_yaml_as_its_class_says():
-    page = (ROOT / "docs" / "credit.md").read_text(encoding="utf-8")
-    row = r"^\| [^|]*, `(\w+)` \| .* \| (\w+) \| [^|]* \| ([^|]*) \| (\w+) \|$"
-    listed = {found[0]: found[1:] for found in re.findall(row, page, re.MULTILINE)}
-    assert sorted(listed) == config.choices("credit")
-    for name, (level, source, evidence) in listed.items():
-        made = config.build(config.node("credit", name))
-        assert (level, evidence) == (made.level, made.evidence), name
-        assert made.source in source, name
+CREDIT = (ROOT / "docs" / "credit.md").read_text(encoding="utf-8")
+TRAPS = (ROOT / "docs" / "credit_traps.md").read_text(encoding="utf-8")
+
+
+def test_the_tables_of_credit_are_those_of_the_command():
+    between = CREDIT.partition(credit_list.BEGIN)[2].partition(credit_list.END)[0]
+    assert between.strip() == credit_list.markdown().strip(), (
+        "refresh the page: marl-llm credit list --page docs/credit.md"
+    )
+
+
+def test_the_advice_on_credit_names_rules_that_are_there():
+    advice = CREDIT.partition("| you have |")[2].partition("\n\n")[0]
+    named = [name for row in advice.splitlines()[1:] for name in
+             re.findall(r"`(\w+)`", row.split("|")[2])]  # fmt: skip
+    assert len(named) > 12
+    assert set(named) <= set(config.choices("credit"))
+
+
+def test_the_words_about_credit_are_those_of_the_code():
+    words = CREDIT.partition("How to read the table")[2].partition("<!--")[0]
+    for how, meaning in survey.ESTIMANDS.items():
+        assert f"| {how} | {meaning} |" in words
+    assert all(f"`{tier}`" in words for tier in survey.TIERS)
+
+
+def test_every_trap_has_an_example_that_prints_what_the_page_says(capsys):
+    sections = re.split(r"^## (.*)$", TRAPS, flags=re.MULTILINE)
+    names: dict[str, object] = {}
+    for title, text in [("", sections[0]), *zip(sections[1::2], sections[2::2], strict=True)]:
+        code, *more = re.findall(r"^```(\w+)\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)
+        exec(compile(code[1], f"credit_traps.md, {title}", "exec"), names)
+        assert [("text", capsys.readouterr().out)] == more or not title, title
+    assert len(sections[1::2]) >= 7

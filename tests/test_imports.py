@@ -11,8 +11,8 @@ FREE = {"types", "errors", "seeds", "targets", "weights"}  # the nouns, open to 
 COMPOSERS = {"settings", "coldstart", "team", "trainer", "journal", "measure", "local", "train",
              "run", "footprint", "plan", "evaluate"}  # fmt: skip
 COMMANDS = {"cli", "commands", "bench"}  # what a person calls: may import all
-PACKAGES = {"games", "agents", "serve", "rollout", "store", "credit", "learn", "league",
-            "evaluate", "report"}  # fmt: skip
+PACKAGES = {"games", "agents", "serve", "rollout", "store", "credit", "annotate", "learn",
+            "league", "evaluate", "report"}  # fmt: skip
 MAY_IMPORT = {
     "types": {"errors"},
     "errors": set(),
@@ -25,10 +25,11 @@ MAY_IMPORT = {
     "store": set(),
     "credit": set(),
     "rollout": {"games", "agents", "serve"},
+    "annotate": {"games", "agents", "serve", "rollout", "credit"},
     "learn": {"credit"},
     "league": {"games", "agents", "serve", "rollout"},
-    "report": set(),
-    "evaluate": {"games", "agents", "serve", "rollout", "league"},
+    "report": {"credit"},
+    "evaluate": {"games", "agents", "serve", "rollout", "league", "credit"},
     "config": set(),
 }
 ONLY_IN = {

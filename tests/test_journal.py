@@ -1,6 +1,8 @@
 """What a run writes down: counted once, forgotten when it is made again, shown once."""
 
 import json
+from collections import Counter
+from dataclasses import replace
 from types import MappingProxyType
 
 import pytest
@@ -13,11 +15,11 @@ from marl_llm.journal import (
     Journal,
     Progress,
     forget_after,
+    kept_games,
     measured_after,
     record_end,
     rollout_metrics,
     score_at,
-    spread,
 )
 from marl_llm.measure import Measurement
 from marl_llm.report.html import report_data
@@ -130,9 +132,23 @@ def test_an_early_end_is_written_down_whenever_it_comes(tmp_path):
 
 def test_kept_games_are_spread_over_the_batch():
     games = [episode(number, [], (Outcome.WIN, Outcome.LOSS)) for number in range(10)]
-    assert [e.id for e in spread(games, 3)] == [0, 3, 6]
-    assert [e.id for e in spread(games, 99)] == list(range(10))
-    assert spread(games, 0) == []
+    assert [e.id for e in kept_games(games, 3)] == [0, 3, 6]
+    assert [e.id for e in kept_games(games, 99)] == list(range(10))
+    assert kept_games(games, 0) == []
+
+
+def test_kept_groups_are_whole_and_of_every_game():
+    """48 groups of 4; as rollouts are planned, the games take turns: game = group mod 3."""
+    fine = (Outcome.WIN, Outcome.LOSS)
+    games = [
+        replace(episode(number, [], fine), group=number // 4, game="abc"[number // 4 % 3])
+        for number in range(4 * 48)
+    ]
+    kept = kept_games(games, 8)
+    assert Counter(e.group for e in kept) == {0: 4, 1: 4, 2: 4}  # ceil(8 / 3) episodes of each game
+    assert {e.game for e in kept} == set("abc")
+    spread_out = kept_games(games, 24)  # 2 groups of each game's 16: its first and its ninth
+    assert sorted({e.group for e in spread_out}) == [0, 1, 2, 24, 25, 26]
 
 
 def test_a_checkpoint_has_the_score_of_its_own_update_and_higher_is_better():

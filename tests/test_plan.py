@@ -37,6 +37,47 @@ def test_groups_of_one_say_nothing_to_a_group_rule():
     assert "rollout.group_size=8" in text
 
 
+VALUES = "+annotator@policies.main.annotators.state_values=state_values"
+
+
+def test_a_signal_that_nobody_attaches_names_who_would():
+    text = failing("credit of main", "credit=gae")
+    assert "'value'" in text
+    assert f"add {VALUES}" in text
+    assert found("credit=gae", VALUES)["credit of main"][0] == "ok"
+    text = failing("credit of main", "credit=capo")
+    assert "no annotator here attaches it" in text
+
+
+def test_signals_are_listed_with_the_judge_that_is_asked():
+    lines = found("credit=gae", VALUES, "+annotator@policies.main.annotators.good=judge_good")
+    assert lines["signals of main: state_values"] == ("ok", "value, value_next, token_value")
+    status, text = lines["signals of main: good"]
+    assert status == "WARN", "GAE reads no labels"
+    assert "asking the policy itself" in text
+    lines = found(
+        "+annotator@policies.main.annotators.good=judge_good",
+        "policies.main.judge.model=some/judge",
+    )
+    assert "asking some/judge" in lines["signals of main: good"][1]
+
+
+def test_an_annotator_that_needs_the_reference_says_what_keeps_it():
+    off = [f"policies.main.learner.kl.{key}" for key in ("coefficient=0", "final=null", "over=0")]
+    words = ("credit=frpo", "rollout.group_size=8", *off,
+             "+annotator@policies.main.annotators.r=reference_logprobs")  # fmt: skip
+    text = failing("credit of main", *words)
+    assert "set policies.main.learner.kl.keep=true" in text
+    assert found(*words, "learner.kl.keep=true")["credit of main"][0] == "ok"
+
+
+def test_a_rule_that_plays_on_says_what_that_costs():
+    status, text = found("credit=vine_ppo")["replays"]
+    assert status == "ok"
+    assert "K·T continuations" in text
+    assert "replays" not in found()
+
+
 def test_a_policy_that_nobody_seats():
     text = failing(
         "policy main",

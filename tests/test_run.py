@@ -275,7 +275,41 @@ def test_killed_at_its_start_and_at_a_random_moment_it_ends_with_the_same_weight
     same(run_dir, whole)
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("credit=gae", "+annotator@policies.main.annotators.state_values=state_values"),
+        ("credit=vine_ppo", "credit.count=2"),
+    ],
+    ids=["annotator", "replays"],
+)
+def test_a_run_with_signals_or_replays_goes_on_as_if_never_stopped(prepared, tmp_path, words):
+    words = (*SMALL, *words, "updates=2", "run.checkpoint_every=1")
+    assert train(*words, f"run.dir={prepared}") == 0
+    copy = Path(shutil.copytree(prepared, tmp_path / "copy"))
+    cut(copy, 1)
+    assert train(f"resume={copy}") == 0
+    assert losses(copy) == losses(prepared)
+    assert weights(copy, 2) == weights(prepared, 2) != weights(prepared, 1)
+
+
 # Without a run.
+
+
+@pytest.mark.parametrize(
+    "credit, way",
+    [
+        ("gae", "add +annotator@policies.main.annotators.state_values=state_values"),
+        ("capo", "and comes from a judge; no annotator here attaches it"),
+    ],
+)
+def test_a_signal_that_nobody_attaches_is_named_before_anything_is_made(
+    tmp_path, capsys, credit, way
+):
+    assert train(*SMALL, f"credit={credit}", f"run.dir={tmp_path / 'run'}") == 2
+    assert way in capsys.readouterr().err
+    assert not (tmp_path / "run").exists()
 
 
 def test_no_run_folder_no_resume(tmp_path, capsys):

@@ -1,7 +1,7 @@
 """One policy's trainer: what it must remember between updates survives a checkpoint."""
 
 import json
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 import pytest
@@ -9,17 +9,24 @@ import pytest
 from marl_llm.agents.chat import Chat
 from marl_llm.agents.parsers import Tags
 from marl_llm.agents.role import Role
+from marl_llm.annotate.material import Reach, Voice
+from marl_llm.annotate.state_values import StateValues, mean_of_others
+from marl_llm.credit import returns
+from marl_llm.credit.batch import from_episodes
+from marl_llm.credit.gae import GAE
 from marl_llm.credit.grpo import GRPO
 from marl_llm.credit.rae import RAE
-from marl_llm.errors import CheckpointError, EpisodeError, TrainingError
+from marl_llm.credit.vine_ppo import VinePPO
+from marl_llm.errors import CheckpointError, ConfigError, EpisodeError, TrainingError
 from marl_llm.games.kuhn import KuhnPoker
 from marl_llm.learn.learner import Learner, LearnerSettings
+from marl_llm.learn.reference import KL
 from marl_llm.rollout.plans import balanced
 from marl_llm.rollout.play import ModelSeat, play
 from marl_llm.serve.tiny import build_model, build_tokenizer
 from marl_llm.serve.transformers_engine import TransformersEngine
 from marl_llm.trainer import STATE_FILE, Trainer
-from marl_llm.types import Sampling
+from marl_llm.types import Move, Sampling
 from marl_llm.weights import checksum
 
 AGENTS = {"kuhn": ["player_0", "player_1"]}
@@ -138,3 +145,91 @@ def test_a_policy_that_nobody_seats_is_named(model, batches):
     with pytest.raises(TrainingError, match="policy 'main' took no turn in 1 episodes"):
         silent = [replace(turn, policy=None, ids=()) for turn in batches[0][0].turns]
         trainer(model).learn([replace(batches[0][0], turns=tuple(silent))])
+
+
+# Signals and replays.
+
+
+@dataclass(frozen=True)
+class Parity:
+    """Any reply names an action, by its length: a model that was taught nothing plays on."""
+
+    stop = ()
+    instructions = ""
+
+    def parse(self, reply, finish):
+        return Move("bet" if len(reply) % 2 else "pass")
+
+
+@pytest.fixture(scope="module")
+def at_hand(tokenizer, model):
+    """The games, seats and an engine with the weights that play."""
+    engine = TransformersEngine(model(), end_ids=[tokenizer.eos_token_id], tokenizer=tokenizer)
+    chat = Chat(tokenizer)
+    seats = {"self": ModelSeat(replace(ROLE, parser=Parity()), chat, "main")}
+    games = {"kuhn": KuhnPoker}
+
+    def replay(plans, players):
+        return play(plans, games, {**seats, **players}, {"main": engine}, seed=9)
+
+    return Reach(games=games, seats=seats, scorer=engine, judge=Voice(engine, chat), play=replay)
+
+
+@pytest.fixture(scope="module")
+def lively(at_hand):
+    """Episodes of two updates, in which something is won and lost."""
+    return [at_hand.play(balanced(0, update, 12, 2, AGENTS, [("self",)]), {}) for update in (0, 1)]
+
+
+def equipped(model, estimator, reach, **annotators):
+    settings = LearnerSettings(ratio_tolerance=None, lr=1e-2)
+    learner = Learner("main", model(), settings, seed=5)
+    return Trainer("main", learner, estimator, {"self": 1.0}, 5, annotators, reach)
+
+
+def test_an_update_with_values_that_an_annotator_counted(model, lively, at_hand):
+    taught = equipped(model, GAE(lam=1.0), at_hand, values=StateValues())
+    before = sum_of(taught)
+    lesson = taught.learn(lively[0])
+    assert sum_of(taught) != before
+    assert lesson.stats["annotate/seconds"] > 0
+    # λ = 1 is return minus value: the same as centring on the others at the information state.
+    batch = from_episodes(sorted(lively[0], key=lambda episode: episode.id), "main")
+    g = returns.to_go(batch.reward, batch.agents())
+    counts = (batch.lengths > 0).astype(float)
+    own, met = mean_of_others(g, counts, (batch.state_key,), batch.episode)
+    keys = batch.game, batch.role, batch.agent
+    rare, _ = mean_of_others(g, counts, keys, batch.episode)
+    expected = np.repeat(g - np.where(met >= 2, own, rare), batch.lengths)
+    np.testing.assert_allclose(lesson.advantages, expected, atol=1e-12)
+
+
+def test_an_update_that_plays_on_from_every_turn(model, lively, at_hand):
+    vine = VinePPO(count=2, whiten=False)
+    first, again = (equipped(model, vine, at_hand).learn(lively[0]) for _ in range(2))
+    np.testing.assert_array_equal(first.advantages, again.advantages)
+    sampled = sum(len(turn.ids) > 0 for episode in lively[0] for turn in episode.turns)
+    assert first.stats["credit/continuations"] == 2 * sampled
+    other = equipped(model, vine, at_hand).learn(lively[1])
+    assert not np.array_equal(first.advantages[:6], other.advantages[:6])
+
+
+def test_under_a_kl_reward_the_continuations_are_charged_too(model, lively, at_hand):
+    # The reference is the policy itself, up to rounding: the charge is next to nothing, and there.
+    settings = LearnerSettings(ratio_tolerance=None, kl=KL(coefficient=0.5, form="reward"))
+    learner = Learner("main", model(), settings, seed=5)
+    charged = Trainer(
+        "main", learner, VinePPO(count=2, whiten=False), {"self": 1.0}, 5, {}, at_hand
+    )
+    plain = equipped(model, VinePPO(count=2, whiten=False), at_hand).learn(lively[0])
+    computed = learner._reference.computed
+    found = charged.learn(lively[0])
+    np.testing.assert_allclose(found.advantages, plain.advantages, atol=1e-4)
+    own = {(t.prompt_ids, t.ids) for e in lively[0] for t in e.turns}
+    assert learner._reference.computed - computed > len(own)
+
+
+def test_annotators_and_replays_need_something_at_hand(model):
+    for estimator, annotators in ((VinePPO(), {}), (GRPO(), {"values": StateValues()})):
+        with pytest.raises(ConfigError, match="give its trainer the games, seats and engines"):
+            equipped(model, estimator, None, **annotators)

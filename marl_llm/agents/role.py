@@ -59,8 +59,8 @@ class Role:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "_form", self.parser.instructions)
-        _check_places(f"role {self.name!r}: system", self.system, _SYSTEM_PLACES)
-        _check_places(f"role {self.name!r}: user", self.user, _USER_PLACES)
+        check_places(f"role {self.name!r}: system", self.system, _SYSTEM_PLACES)
+        check_places(f"role {self.name!r}: user", self.user, _USER_PLACES)
         if self.memory not in ("dialogue", "observation") and not (
             type(self.memory) is int and self.memory >= 1
         ):
@@ -122,10 +122,16 @@ class Seat:
         # (user text, reply ids, does the reply end its own turn)
         self._exchanges: deque[tuple[str, tuple[int, ...], bool]] = deque(maxlen=role.window)
 
-    def prompt(self, observation: Observation) -> tuple[int, ...]:
-        """The ids to sample a reply after. Asking again before `read` replaces the question."""
+    def prompt(self, observation: Observation, note: str = "") -> tuple[int, ...]:
+        """The ids to sample a reply after. Asking again before `read` replaces the question.
+
+        Args:
+            observation: of now.
+            note: words behind the user text, which are not remembered.
+        """
         role, chat = self._role, self._chat
-        user = self._asked = role.user_text(self._rules, observation)
+        self._asked = role.user_text(self._rules, observation)
+        user = f"{self._asked}\n{note}" if note else self._asked
         system = role.system_text(self._rules, observation.agent) if role.system else ""
         if not self._exchanges:
             return chat.first(system, user)
@@ -162,6 +168,12 @@ class Seat:
         self._asked = None
         return move, reply
 
+    def recall(self, observation: Observation, completion: Completion) -> None:
+        """Remember an exchange of before, as `prompt` and `read` would have."""
+        if self._role.window != 0:
+            self._asked = self._role.user_text(self._rules, observation)
+            self.read(completion)
+
 
 @lru_cache(8192)
 def _parse(parser: Parser, reply: str, finish: Finish) -> Move:
@@ -179,7 +191,7 @@ def _without_legal(template: str) -> str:
     return "".join(line for line in lines if "{legal}" not in line)
 
 
-def _check_places(where: str, template: str, known: Iterable[str]) -> None:
+def check_places(where: str, template: str, known: Iterable[str]) -> None:
     """Refuse a template whose placeholders cannot be filled in."""
     try:
         places = [place for _, place, _, _ in string.Formatter().parse(template)]

@@ -23,7 +23,7 @@ def sampling_rates(work: Workload, rounds: int) -> dict[str, list[float]]:
 def self_play(work: Workload) -> Work:
     """Play the recorded episodes once more and put them into a store, as an update does."""
     engine = team.engine(work.run, work.folder, work.policy)
-    weights = team.trainer(work.run, work.folder, work.policy).learner.weights()
+    weights = team.learner(work.run, work.folder, work.policy).weights()
     idle: dict[str, list[Game]] = {}
 
     def once(watch: Stopwatch) -> int:
@@ -47,7 +47,7 @@ def self_play(work: Workload) -> Work:
 def engine_alone(work: Workload) -> Work:
     """All recorded requests at once, to an engine with the same settings."""
     engine = team.engine(work.run, work.folder, work.policy)
-    weights = team.trainer(work.run, work.folder, work.policy).learner.weights()
+    weights = team.learner(work.run, work.folder, work.policy).weights()
 
     def once(watch: Stopwatch) -> int:
         engine.load(weights)

@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import NamedTuple
 
 Rates = Mapping[str, list[float]]  # tokens per second, one number per round
 
@@ -68,3 +69,17 @@ def median_seconds(work: Callable[[], object], rounds: int) -> float:
             work()
         took.append(watch.seconds)
     return statistics.median(took[1:])
+
+
+class Took(NamedTuple):
+    """Seconds of a call."""
+
+    clock: float
+    process: float  # what the processor did for us, on all threads
+
+
+def took(work: Callable[[], object]) -> Took:
+    """Seconds of one call."""
+    clock, process = time.perf_counter(), time.process_time()
+    work()
+    return Took(time.perf_counter() - clock, time.process_time() - process)

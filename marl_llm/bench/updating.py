@@ -15,7 +15,9 @@ from torch import nn
 from marl_llm import team
 from marl_llm.bench.timing import Stopwatch, Work, interleaved, median_seconds
 from marl_llm.bench.workload import Workload, plans_of, store
+from marl_llm.credit import assign
 from marl_llm.credit.batch import Credit, TurnBatch, from_episodes, turns_of
+from marl_llm.credit.given import Given
 from marl_llm.learn.learner import Learner, LearnerSettings
 from marl_llm.learn.live import live_turns
 from marl_llm.learn.reference import KL
@@ -23,7 +25,6 @@ from marl_llm.learn.rows import Microbatch, pack
 from marl_llm.local import LocalRuntime
 from marl_llm.seeds import generator
 from marl_llm.serve.models import load_model
-from marl_llm.trainer import estimate
 from marl_llm.types import Turn
 
 PULL = 0.2  # coefficient of the KL term, where one is asked for
@@ -48,7 +49,7 @@ class Lecture:
         return cls(
             turns,
             batch,
-            estimate(policy.credit, batch, generator(work.run.seed, "bench"), None),
+            assign(policy.credit, batch, Given(generator(work.run.seed, "bench"))),
             np.array([seats[turn.player].role.sampling.temperature for turn in turns]),
         )
 
@@ -137,7 +138,7 @@ def overhead(work: Workload, rounds: int) -> dict[str, float]:
             collects.append(collecting.seconds)
             learns.append(learning.seconds)
     lecture = Lecture.of(work)
-    pupil = team.trainer(run, work.folder, work.policy).learner
+    pupil = team.learner(run, work.folder, work.policy)
     engine = team.engine(run, work.folder, work.policy)
     return {
         "update": statistics.median(map(sum, zip(collects, learns, strict=True))),

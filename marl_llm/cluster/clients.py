@@ -115,8 +115,9 @@ class RemoteEngine:
         sequences: Sequence[tuple[tuple[int, ...], tuple[int, ...]]],
         temperature: float = 1.0,
     ) -> list[list[float]]:
-        """As `Engine.score`."""
-        return answer(self._actor.score.remote(sequences, temperature), self._who)
+        """As `Engine.score`; a batch of any size is one call."""
+        pending = self._actor.score.remote(sequences, temperature)
+        return answer(pending, self._who, WORK_SECONDS)
 
     def load(self, weights: Weights) -> None:
         """As `Engine.load`."""

@@ -96,7 +96,13 @@ class TrainerHost:
     """A policy's trainer."""
 
     def __init__(
-        self, run: RunSettings, run_dir: Path, policy: str, threads: int, store: Store
+        self,
+        run: RunSettings,
+        run_dir: Path,
+        policy: str,
+        threads: int,
+        store: Store,
+        engines: Mapping[str, Any],
     ) -> None:
         """Load the learner; its weights become the store's latest.
 
@@ -106,11 +112,15 @@ class TrainerHost:
             policy: what is trained.
             threads: for torch.
             store: has the episodes, and takes the weights.
+            engines: actors of `EngineHost`, by policy; it becomes a client of all of them if its
+                annotators or its credit rule ask for anything.
         """
         team.use_threads(threads)
         self._policy, self._store = policy, store
         self._staleness = run.runtime.max_staleness
-        self._trainer = team.trainer(run, run_dir, policy)
+        asked = engines if run.policies[policy].reaches else {}
+        clients = {name: RemoteEngine(actor, name) for name, actor in asked.items()}
+        self._trainer = team.trainer(run, run_dir, policy, clients)
         self._publish()
 
     def ready(self) -> int:

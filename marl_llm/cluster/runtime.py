@@ -18,6 +18,7 @@ from marl_llm.cluster.hosts import EngineHost, RolloutHost, TrainerHost
 from marl_llm.errors import ModelError
 from marl_llm.rollout.plans import Plan
 from marl_llm.serve import Engine
+from marl_llm.serve.sources import EngineSettings
 from marl_llm.settings import RunSettings
 from marl_llm.store import MemoryStore
 from marl_llm.trainer import Lesson
@@ -47,13 +48,18 @@ class RayRuntime:
             share = gpu_share(run, int(ray.cluster_resources().get("GPU", 0)))
             run = on_visible_gpu(run)
             self._store = RemoteStore(_actor(MemoryStore).remote(time.monotonic))
-            engines, self._trainers = (
-                {
-                    name: _actor(host, share[name]).remote(run, run_dir, name, threads, self._store)
-                    for name in run.policies
-                }
-                for host in (EngineHost, TrainerHost)
-            )
+            engines = {
+                name: _actor(EngineHost, share[name]).remote(
+                    run, run_dir, name, threads, self._store
+                )
+                for name in run.policies
+            }
+            self._trainers = {
+                name: _actor(TrainerHost, share[name]).remote(
+                    run, run_dir, name, threads, self._store, engines
+                )
+                for name in run.policies
+            }
             self._workers = [
                 _actor(RolloutHost).remote(run, run_dir, threads, engines, self._store)
                 for _ in range(run.runtime.workers)
@@ -134,11 +140,16 @@ def gpu_share(run: RunSettings, gpus: int) -> dict[str, float]:
     Raises:
         ModelError: a policy wants a GPU, and there is none.
     """
-    wanting = [name for name, policy in run.policies.items() if policy.engine.device != "cpu"]
+    devices = {
+        name: [policy.engine.device, *([policy.judge.engine.device] if policy.judge else [])]
+        for name, policy in run.policies.items()
+    }
+    wanting = [name for name, wanted in devices.items() if set(wanted) != {"cpu"}]
     if wanting and not gpus:
+        device = next(device for device in devices[wanting[0]] if device != "cpu")
         raise ModelError(
-            f"policy {wanting[0]!r} wants device {run.policies[wanting[0]].engine.device!r}, but "
-            "Ray sees no GPU on this machine; use engine.device=cpu"
+            f"policy {wanting[0]!r} wants device {device!r}, but Ray sees no GPU on this machine; "
+            "use engine.device=cpu"
         )
     parts = -(-2 * len(wanting) // gpus) if wanting else 1
     return {name: 1 / parts if name in wanting else 0.0 for name in run.policies}
@@ -148,11 +159,17 @@ def on_visible_gpu(run: RunSettings) -> RunSettings:
     """The settings as an actor needs them: it sees its own GPU only, so `cuda:1` means `cuda`."""
     policies = {
         name: replace(
-            policy, engine=replace(policy.engine, device=policy.engine.device.partition(":")[0])
+            policy,
+            engine=_on_visible(policy.engine),
+            judge=policy.judge and replace(policy.judge, engine=_on_visible(policy.judge.engine)),
         )
         for name, policy in run.policies.items()
     }
     return replace(run, policies=policies)
+
+
+def _on_visible(engine: EngineSettings) -> EngineSettings:
+    return replace(engine, device=engine.device.partition(":")[0])
 
 
 def _actor(host: type, gpu: float = 0.0) -> Any:

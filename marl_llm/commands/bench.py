@@ -1,6 +1,10 @@
-"""Measure what each layer costs, as ratios of two things timed in turn.
+"""Measure what things cost: training, or the credit estimators.
 
-marl-llm bench rollout [--json FILE] [key=value ...]   rollout, engine, learner and overhead
+marl-llm bench rollout [--json FILE] [key=value ...]   rollout, engine, learner and overhead, as
+                                                       ratios of two things timed in turn
+marl-llm bench credit [--json FILE]                    every credit estimator: time, memory, and how
+                                                       much faster than a plain loop it is
+  estimators=a,b episodes=N rounds=N seed=N            only these; on how many episodes (4096)
 """
 
 from __future__ import annotations

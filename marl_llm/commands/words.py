@@ -1,4 +1,7 @@
-"""The words behind a command: `key=value`, `--flag` and plain names, checked as they are read."""
+"""The words behind a command: `key=value`, `--flag` and plain names, checked as they are read.
+
+A key may also be written as an option, ``--key value`` or ``--key=value``.
+"""
 
 from __future__ import annotations
 
@@ -52,8 +55,8 @@ def read(
     Args:
         words: as typed.
         command: as errors should call it.
-        keys: of `key=value` that the command takes.
-        flags: of `--flag`, without the dashes.
+        keys: of `key=value` or `--key value` that the command takes.
+        flags: of `--flag`, without the dashes; one that is a key too takes its value after "=".
         names: plain words are welcome.
 
     Raises:
@@ -62,13 +65,16 @@ def read(
     values: dict[str, str] = {}
     plain: list[str] = []
     given: set[str] = set()
-    for word in words:
-        key, equals, value = word.partition("=")
+    waiting = list(words)
+    while waiting:
+        word = waiting.pop(0)
         if word.startswith("--"):
-            if word[2:] not in flags:
-                raise ConfigError(_unknown(command, "option", word, [f"--{f}" for f in flags]))
-            given.add(word[2:])
-        elif equals:
+            if word[2:] in flags:
+                given.add(word[2:])
+                continue
+            word = _option(word, waiting, command, [*flags, *keys], keys)
+        key, equals, value = word.partition("=")
+        if equals and not (names and not key.isidentifier()):  # a path may hold a "="
             if key not in keys:
                 raise ConfigError(_unknown(command, "key", key, keys))
             if key in values:
@@ -81,6 +87,20 @@ def read(
         else:
             raise ConfigError(_unknown(command, "word", word, []))
     return Words(command, values, frozenset(given), tuple(plain))
+
+
+def _option(
+    word: str, waiting: list[str], command: str, known: Sequence[str], keys: Sequence[str]
+) -> str:
+    """``--key=value``, or ``--key`` and the next word, as ``key=value``."""
+    key, equals, _ = word[2:].partition("=")
+    if key not in keys:
+        raise ConfigError(_unknown(command, "option", word, [f"--{name}" for name in known]))
+    if equals:
+        return word[2:]
+    if not waiting:
+        raise ConfigError(f"{command}: {word} needs a value, as in {word} VALUE")
+    return f"{key}={waiting.pop(0)}"
 
 
 def _unknown(command: str, what: str, word: str, known: Sequence[str]) -> str:

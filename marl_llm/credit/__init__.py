@@ -1,64 +1,102 @@
 """Credit: turns in, advantages out. Pure functions on arrays.
 
 - `batch.TurnBatch` holds N turns as columns and their sampled tokens as flat columns.
-- An **estimator** is a frozen dataclass of settings, one file each, with
+- An **estimator** is a frozen dataclass of settings, one file each, with one method,
 
-      estimate(batch, *, rng=None, resample=None) -> Credit
+      estimate(batch, given=NOTHING) -> Credit
 
-  It declares `needs` (optional columns it reads), `level` ("turn" or "token"), `source` (the paper
-  or "our reading") and `evidence` ("paper", "code", "notes", "reading"). Its settings are validated
-  by `checks.py`. It gathers, calls formulas (`returns.py`, `baselines.py`), scatters, and mutates
-  nothing. One that must remember (an exponential average) is a `Remembering` estimator: it takes
-  its state and returns the new one.
+  and a `card` that says what it is, what it reads and what it promises (`card.py`). It gathers,
+  calls formulas (`returns.py`, `baselines.py`, `tokens.py`, `trees.py`), scatters, and mutates
+  nothing. `given` holds a generator, a resampler and the estimator's own memory (`given.py`).
+- What it reads beside rewards are **signals** (`signals.py`); none of them is made here.
 - Statistics always say what is counted once (`unit`) and over which keys (`by`).
 
-To add one: a file here, a YAML in `configs/credit/` that names it under ``_target_``; the contract
-tests find it there.
+`assign` is how everybody calls an estimator. To add one: a file here, a YAML in `configs/credit/`
+that names it under ``_target_``; the contract tests find it there.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from typing import Any, ClassVar, Literal, Protocol, runtime_checkable
+from dataclasses import replace
+from typing import ClassVar, Protocol
 
 import numpy as np
 
 from marl_llm.credit.batch import Credit, TurnBatch
-
-State = Mapping[str, Any]  # JSON-like, so that a checkpoint can hold it
-Resampler = Callable[..., Any]  # plays on from a turn's snapshot; not used by the first members
+from marl_llm.credit.card import Card
+from marl_llm.credit.given import NOTHING, Given, Resampler
+from marl_llm.credit.segments import Array, sums
+from marl_llm.credit.signals import lacking
+from marl_llm.errors import EpisodeError
 
 
 class Estimator(Protocol):
     """One rule that says how much each turn (or token) contributed."""
 
-    needs: ClassVar[frozenset[str]]
-    level: ClassVar[Literal["turn", "token"]]
-    source: ClassVar[str]
-    evidence: ClassVar[Literal["paper", "code", "notes", "reading"]]
+    card: ClassVar[Card]
 
-    def estimate(
-        self,
-        batch: TurnBatch,
-        *,
-        rng: np.random.Generator | None = None,
-        resample: Resampler | None = None,
-    ) -> Credit:
-        """Credit for every turn of the batch."""
+    def estimate(self, batch: TurnBatch, given: Given = NOTHING) -> Credit:
+        """Credit for every turn of the batch, or for every sampled token."""
 
 
-@runtime_checkable
-class Remembering(Protocol):
-    """An estimator with a memory: `estimate` uses a state, `Credit.state` is the next one."""
+def assign(estimator: Estimator, batch: TurnBatch, given: Given = NOTHING) -> Credit:
+    """Ask an estimator for the credit of a batch.
 
-    remembers: ClassVar[Literal[True]]
+    An agent with a turn whose reward is not known (signal "unscored") has no return: its turns of
+    that episode are left out of all statistics, get weight 0, and are counted.
 
-    def estimate(
-        self,
-        batch: TurnBatch,
-        *,
-        rng: np.random.Generator | None = None,
-        resample: Resampler | None = None,
-        state: State | None = None,
-    ) -> Credit:
-        """Credit for every turn; the new state is in `Credit.state`."""
+    Args:
+        estimator: the rule.
+        batch: N turns.
+        given: what the rule may use beside them.
+
+    Raises:
+        EpisodeError: a signal is missing that the rule needs.
+    """
+    for need in sorted(estimator.card.needs):
+        if need not in batch.signals:
+            raise EpisodeError(
+                f"{estimator.card.name} needs the signal {need!r}, which the batch does not have: "
+                f"{lacking(need)}"
+            )
+    if "unscored" not in batch.signals:
+        return estimator.estimate(batch, given)
+    agents = batch.agents()
+    unknown = sums(batch.signal("unscored"), agents.of, agents.count)[agents.of] > 0
+    rows = np.flatnonzero(~unknown)
+    if given.resample is not None:
+        given = replace(given, resample=_among(rows, given.resample))
+    credit = estimator.estimate(batch.take(rows), given)
+    return _spread(credit, rows, batch)
+
+
+def _among(rows: Array, resample: Resampler) -> Resampler:
+    """The resampler of a batch's chosen rows, which are numbered anew."""
+    kept = rows
+
+    def chosen(rows: Array, count: int, *, after: bool = False) -> Array:
+        return resample(kept[rows], count, after=after)
+
+    return chosen
+
+
+def _spread(credit: Credit, rows: Array, batch: TurnBatch) -> Credit:
+    """Credit of chosen rows as credit of the whole batch: nothing elsewhere."""
+    lengths = batch.lengths
+    chosen = np.zeros(len(batch), dtype=bool)
+    chosen[rows] = True
+    kept = chosen if credit.level == "turn" else np.repeat(chosen, lengths)
+
+    def over(values: Array, where: Array) -> Array:
+        out = np.zeros(len(where))
+        out[where] = values
+        return out
+
+    return replace(
+        credit,
+        advantage=over(credit.advantage, kept),
+        weight=over(credit.weight, chosen),
+        targets=None if credit.targets is None else over(credit.targets, kept),
+        components={name: over(part, kept) for name, part in credit.components.items()},
+        stats={**credit.stats, "unscored_turns": float(np.sum(~chosen & (lengths > 0)))},
+    )

@@ -15,12 +15,16 @@ from typing import Literal
 import numpy as np
 
 from marl_llm.credit.batch import TurnBatch
-from marl_llm.credit.segments import Array, Chains, cells, extremes, sums
+from marl_llm.credit.segments import Array, Chains, cells, extremes, firsts, sums
 from marl_llm.errors import ConfigError, EpisodeError
 
 Unit = Literal["episode", "agent", "turn", "token"]
 Singleton = Literal["zero", "raw", "error"]
 WhiteMean = Literal["subtract", "restore", "keep"]
+
+# Values closer than this, as a share of their size, are equal: .1 + .2 + .3 and .3 + .2 + .1 differ
+# in the last bit, and that difference over itself would be a whole standard deviation.
+ROUNDING = 1e-13
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +43,7 @@ def pool(
     unit: Unit,
     *,
     mix_roles: bool = False,
+    known: Array | None = None,
 ) -> Pool:
     """Sort the turns of a batch into cells.
 
@@ -49,6 +54,7 @@ def pool(
         unit: what is counted once. "agent" counts the first sampled turn of an (episode, agent) in
             a cell, "episode" lets the agents of an episode share one count in each cell.
         mix_roles: allow a cell to hold several roles.
+        known: the turns that can be counted, [N] bool; all that sampled if not said.
 
     Raises:
         ConfigError: a cell holds several roles and `mix_roles` is off.
@@ -56,45 +62,80 @@ def pool(
     cell, count = cells([batch.column(name) for name in by], len(batch))
     if not mix_roles:
         _refuse_mixed_roles(batch, cell, count, by)
-    weight = _unit_weights(batch, agents, cell, unit)
+    counted = batch.lengths > 0 if known is None else known & (batch.lengths > 0)
+    weight = _unit_weights(batch, agents, cell, unit, counted)
     # The agents of an episode count thirds or sevenths: their sum is a whole number again.
-    return Pool(cell, weight, np.rint(sums(weight, cell, count)))
+    rows = _held(weight)
+    return Pool(cell, weight, np.rint(sums(weight[rows], cell[rows], count)))
+
+
+def counting(counted: Pool, rows: Array) -> Pool:
+    """The same cells, in which only some rows count: those whose value is known, say.
+
+    Args:
+        counted: cells, with "turn" or "token" as the unit.
+        rows: which rows count, [N] bool.
+    """
+    weight = np.where(rows, counted.weight, 0.0)
+    return Pool(counted.cell, weight, np.rint(sums(weight, counted.cell, len(counted.count))))
 
 
 def _refuse_mixed_roles(batch: TurnBatch, cell: Array, count: int, by: Sequence[str]) -> None:
     """Unlike roles are paid on unlike scales: their common mean is nobody's baseline."""
-    low, high = extremes(batch.role, cell, count)
-    mixed = np.flatnonzero(low < high)
-    if len(mixed):
+    some = np.empty(count, dtype=batch.role.dtype)
+    some[cell] = batch.role  # whichever comes last
+    if not np.array_equal(some[cell], batch.role):
+        low, high = extremes(batch.role, cell, count)
+        mixed = np.flatnonzero(low < high)
         first, second = (batch.name("role", int(role[mixed[0]])) for role in (low, high))
+        more = "'role'" if "agent" in by else "'role' or 'agent'"  # an agent may have several
         raise ConfigError(
             f"by={list(by)} pools roles {first!r} and {second!r} in one cell, whose rewards need "
-            "not be on one scale; add 'role' or 'agent' to `by`, or set mix_roles: true"
+            f"not be on one scale; add {more} to `by`, or set mix_roles: true"
         )
 
 
-def _unit_weights(batch: TurnBatch, agents: Chains, cell: Array, unit: Unit) -> Array:
-    """How much each row counts, [N] float64."""
+def _unit_weights(
+    batch: TurnBatch, agents: Chains, cell: Array, unit: Unit, counted: Array
+) -> Array:
+    """How much each row counts, [N] float64; only `counted` ones do."""
     if unit == "token":
-        return batch.lengths.astype(np.float64)
-    sampled = batch.lengths > 0
+        return np.where(counted, batch.lengths, 0).astype(np.float64)
     if unit == "turn":
-        return sampled.astype(np.float64)
-    rows = agents.order[sampled[agents.order]]  # in playing order, so that the first is the first
-    pair, _ = cells((cell, agents.of), len(batch))
+        return counted.astype(np.float64)
+    rows = agents.order  # in playing order, so that the first is the first
+    if not np.all(counted):
+        rows = rows[counted[rows]]
     weight = np.zeros(len(batch))
-    weight[rows[np.unique(pair[rows], return_index=True)[1]]] = 1.0
+    weight[rows[_first_in_cell(cell[rows], agents.of[rows])]] = 1.0
     if unit == "agent":
         return weight
     shared, count = cells((cell, batch.episode), len(batch))
     return weight / np.maximum(sums(weight, shared, count), 1.0)[shared]
 
 
+def _first_in_cell(cell: Array, agent: Array) -> Array:
+    """Places at which an agent is in a cell for the first time; agents stand one after the other.
+
+    Args:
+        cell: [R] int.
+        agent: [R] int.
+    """
+    new = np.ones(len(cell), dtype=bool)
+    new[1:] = agent[1:] != agent[:-1]
+    if np.all(new[1:] | (cell[1:] == cell[:-1])):  # the cell of an agent is always the same
+        return np.flatnonzero(new)
+    return firsts(*cells((cell, agent), len(cell)))
+
+
 def mean(x: Array, counted: Pool) -> Array:
     """Mean of x in each cell, Σ w x / Σ w, [K] float64; 0 where nothing is counted."""
-    count = len(counted.count)
-    low, high = _counted_extremes(x, counted)
-    total = sums(counted.weight * x, counted.cell, count)
+    rows = _held(counted.weight)
+    return _mean(x, counted, rows, *_extremes(x, counted, rows))
+
+
+def _mean(x: Array, counted: Pool, rows: Array | slice, low: Array, high: Array) -> Array:
+    total = sums(counted.weight[rows] * x[rows], counted.cell[rows], len(counted.count))
     held = counted.count > 0
     # The mean of n equal floats can miss them by an ulp; clipped, it is that float exactly, and
     # what is centred on it is exactly 0.
@@ -104,12 +145,45 @@ def mean(x: Array, counted: Pool) -> Array:
 def std(x: Array, counted: Pool, ddof: int) -> Array:
     """Standard deviation in each cell, √(Σ w (x - mean)² / (Σ w - ddof)), [K] float64.
 
-    Two passes, and exactly 0 where all counted values are equal or too few to tell.
+    Two passes, and exactly 0 where all counted values are equal, but for rounding, or too few to
+    tell.
     """
-    centred = x - mean(x, counted)[counted.cell]
-    squares = sums(counted.weight * centred**2, counted.cell, len(counted.count))
+    return _moments(x, counted, ddof)[1]
+
+
+@dataclass(frozen=True, slots=True)
+class Compared:
+    """Values against those of their cells. Made by `compare`."""
+
+    centred: Array  # [N]: what `centre` says
+    scaled: Array  # [N]: what `standardise` says
+    std: Array  # [K]: what `std` says
+    statistics: dict[str, float]  # what `pool_statistics` says
+
+
+def compare(x: Array, counted: Pool, *, ddof: int, epsilon: float) -> Compared:
+    """All that is to be said of values in their cells, which costs less than one by one."""
+    centred, deviation, low, high = _moments(x, counted, ddof)
+    divisor = np.where(deviation > 0, deviation + epsilon, np.inf)
+    return Compared(
+        centred,
+        centred / divisor[counted.cell],
+        deviation,
+        _pool_statistics(counted, low, high),
+    )
+
+
+def _moments(x: Array, counted: Pool, ddof: int) -> tuple[Array, Array, Array, Array]:
+    """Distances from the mean, [N]; and std, smallest and largest of each cell, [K] each."""
+    rows = _held(counted.weight)
+    low, high = _extremes(x, counted, rows)
+    centred = x - _mean(x, counted, rows, low, high)[counted.cell]
+    squared = counted.weight[rows] * centred[rows] ** 2
+    squares = sums(squared, counted.cell[rows], len(counted.count))
     free = counted.count - ddof
-    return np.sqrt(np.where(free > 0, squares / np.where(free > 0, free, 1.0), 0.0))
+    told = (free > 0) & ~_alike(low, high)
+    deviation = np.sqrt(np.where(told, squares / np.where(told, free, 1.0), 0.0))
+    return centred, deviation, low, high
 
 
 def centre(x: Array, counted: Pool) -> Array:
@@ -119,9 +193,16 @@ def centre(x: Array, counted: Pool) -> Array:
 
 def standardise(x: Array, counted: Pool, *, ddof: int, epsilon: float) -> Array:
     """A_i = (x_i - mean) / (std + ε) in the cell of i, [N]; exactly 0 where the cell's std is 0."""
-    spread = std(x, counted, ddof)[counted.cell]
-    out = np.zeros(len(x))
-    return np.divide(centre(x, counted), spread + epsilon, out=out, where=spread > 0)
+    return compare(x, counted, ddof=ddof, epsilon=epsilon).scaled
+
+
+def leave_one_out(x: Array, counted: Pool) -> Array:
+    """A_i = x_i - mean of the others in the cell of i = n / (n - 1) · (x_i - mean), [N].
+
+    Exactly 0 if the cell counts equal values only, or one.
+    """
+    n = counted.count
+    return centre(x, counted) * (n / np.maximum(n - 1.0, 1.0))[counted.cell]
 
 
 def centre_on_others(x: Array, counted: Pool, episode: Array) -> tuple[Array, Array]:
@@ -153,7 +234,7 @@ def centre_on_others(x: Array, counted: Pool, episode: Array) -> tuple[Array, Ar
 
 def alone(counted: Pool, min_count: int = 2) -> Array:
     """Rows whose cell counts fewer than `min_count` units, [N] bool."""
-    return counted.count[counted.cell] < min_count
+    return (counted.count < min_count)[counted.cell]
 
 
 def settle(advantage: Array, raw: Array, few: Array, rule: Singleton, sampled: Array) -> Array:
@@ -174,6 +255,8 @@ def settle(advantage: Array, raw: Array, few: Array, rule: Singleton, sampled: A
             f"{int(np.sum(few & sampled))} turns have nobody to be compared with; make groups "
             "larger, pool over fewer columns, or set singleton: zero"
         )
+    if not np.any(few):
+        return advantage
     return np.where(few, raw if rule == "raw" else 0.0, advantage)
 
 
@@ -199,11 +282,10 @@ def whiten(
         shift_mean: which of the three.
 
     Returns:
-        A, [N]. Exactly 0 everywhere if all counted values are equal.
+        A, [N]. Exactly 0 everywhere if all counted values are equal, but for rounding.
     """
-    counted = x[weight > 0]
-    total = weight.sum()
-    if total <= ddof or np.ptp(counted) == 0:  # the std of equal floats can be 1e-17
+    total, held = weight.sum(), x[weight > 0]
+    if total <= ddof or _alike(held.min(), held.max()):
         return np.zeros(len(x))
     middle = np.sum(weight * x) / total
     variance = np.sum(weight * (x - middle) ** 2) / (total - ddof)
@@ -211,17 +293,34 @@ def whiten(
     return scaled + middle if shift_mean == "restore" else scaled
 
 
+def _alike(low: Array, high: Array) -> Array:
+    """Whether two values, or the smallest and the largest of many, are equal but for rounding."""
+    return high - low <= ROUNDING * np.maximum(np.abs(low), np.abs(high))
+
+
 def _counted_extremes(x: Array, counted: Pool) -> tuple[Array, Array]:
     """Smallest and largest counted x of each cell, each [K]."""
-    rows = counted.weight > 0
+    return _extremes(x, counted, _held(counted.weight))
+
+
+def _held(weight: Array) -> Array | slice:
+    """The rows that count."""
+    some = weight > 0
+    return slice(None) if np.all(some) else np.flatnonzero(some)
+
+
+def _extremes(x: Array, counted: Pool, rows: Array | slice) -> tuple[Array, Array]:
     return extremes(x[rows], counted.cell[rows], len(counted.count))
 
 
 def pool_statistics(x: Array, counted: Pool) -> dict[str, float]:
     """How many cells there are, and how many carry no signal: alone, or with equal values only."""
-    low, high = _counted_extremes(x, counted)
+    return _pool_statistics(counted, *_counted_extremes(x, counted))
+
+
+def _pool_statistics(counted: Pool, low: Array, high: Array) -> dict[str, float]:
     return {
         "groups": float(np.sum(counted.count > 0)),
         "singletons": float(np.sum(counted.count == 1)),
-        "zero_std_groups": float(np.sum((counted.count > 1) & (low == high))),
+        "zero_std_groups": float(np.sum((counted.count > 1) & _alike(low, high))),
     }

@@ -8,18 +8,22 @@ names behind them are in `names`.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import chain
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 
-from marl_llm.credit.segments import Array, Chains, chains
+from marl_llm.credit.card import Level
+from marl_llm.credit.segments import Array, Chains, cells, chains, extremes, following
+from marl_llm.credit.signals import MISSING, SIGNAL_KEYS, described, lacking
+from marl_llm.credit.tokens import mean_turns
 from marl_llm.errors import ConfigError, EpisodeError, nearest
 from marl_llm.types import Episode, Turn
 
 ID_COLUMNS = ("group", "episode", "agent", "role", "policy", "game", "turn", "agent_turn", "parent")
-KEYS = (*ID_COLUMNS, "depth", "version", "state_key", "action_key")  # what one can pool by
+COLUMNS = (*ID_COLUMNS, "depth", "version", "state_key", "action_key")
+KEYS = (*COLUMNS, *SIGNAL_KEYS)  # what one can pool by
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +57,7 @@ class TurnBatch:
     logprobs: Array  # [M] float: the sampler's, nats
     names: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     signals: Mapping[str, Array] = field(default_factory=dict)  # [N] or [M], e.g. "value"
+    _agents: Chains = field(init=False, repr=False, compare=False)  # found once, read by nearly all
 
     def __post_init__(self) -> None:
         n, m = len(self.group), len(self.logprobs)
@@ -76,13 +81,10 @@ class TurnBatch:
             raise EpisodeError(f"offsets must be {n + 1} ascending numbers that start at 0")
         if m != starts[-1]:
             raise EpisodeError(f"{m} log-probs for {starts[-1]} sampled tokens")
-        bad = np.flatnonzero(~np.isfinite(self.reward))
-        if len(bad):
-            i = bad[0]
-            raise EpisodeError(
-                f"reward of turn {self.turn[i]} of episode {self.episode[i]} is {self.reward[i]}; "
-                "every reward must be finite"
-            )
+        agents = chains((self.episode, self.agent), self.agent_turn)
+        object.__setattr__(self, "_agents", agents)
+        self._check_values()
+        self._check_order()
 
     def __len__(self) -> int:
         return len(self.group)
@@ -95,9 +97,12 @@ class TurnBatch:
     def column(self, name: str) -> Array:
         """One of the `KEYS`, [N] int."""
         keys = self._keys()
-        if name not in keys:
-            raise ConfigError(f"turns have no column {name!r} to pool by; {nearest(name, keys)}")
-        return keys[name]
+        if name in keys:
+            return keys[name]
+        if name in SIGNAL_KEYS and name in self.signals:
+            return self.signals[name]
+        more = lacking(name) if name in SIGNAL_KEYS else nearest(name, KEYS)
+        raise ConfigError(f"turns have no column {name!r} to pool by; {more}")
 
     def signal(self, name: str) -> Array:
         """A signal over turns, [N] float64.
@@ -105,19 +110,165 @@ class TurnBatch:
         Raises:
             EpisodeError: it was not attached, or is not over turns.
         """
-        if name not in self.signals:
-            raise EpisodeError(f"the batch has no signal {name!r}; {nearest(name, self.signals)}")
-        if self.signals[name].shape != (len(self),):
-            raise EpisodeError(f"signal {name!r} is over tokens; one value per turn is needed")
-        return np.asarray(self.signals[name], dtype=np.float64)
+        return np.asarray(self._signal(name, len(self), "turn"), dtype=np.float64)
+
+    def token_signal(self, name: str) -> Array:
+        """A signal over sampled tokens, [M] float64.
+
+        Raises:
+            EpisodeError: it was not attached, or is not over tokens.
+        """
+        return np.asarray(self._signal(name, len(self.logprobs), "sampled token"), np.float64)
+
+    def token_key(self, name: str) -> Array:
+        """A signal over sampled tokens whose values are whole numbers, [M] int64.
+
+        Raises:
+            EpisodeError: as for `token_signal`.
+        """
+        return self._signal(name, len(self.logprobs), "sampled token").astype(np.int64, copy=False)
+
+    def known(self, name: str) -> Array:
+        """Where a signal over turns says something, [N] bool; False = its label is missing."""
+        missing = self.signals.get(name + MISSING)
+        return np.ones(len(self), dtype=bool) if missing is None else ~missing.astype(bool)
+
+    def with_signals(self, columns: Mapping[str, Array]) -> TurnBatch:
+        """The batch with more signals; those of the same name are replaced.
+
+        Args:
+            columns: [N] or [M] each. NaN over turns marks a label that could not be had.
+        """
+        kept = {
+            name: signal
+            for name, signal in self.signals.items()
+            if name.removesuffix(MISSING) not in columns
+        }
+        added: dict[str, Array] = {}
+        for name, column in columns.items():
+            missing = np.isnan(column) if column.dtype.kind == "f" else np.zeros(0, dtype=bool)
+            signal = described(name)
+            over_tokens = signal is not None and signal.over == "token"
+            added[name] = column
+            if len(column) == len(self) and not over_tokens and np.any(missing):
+                added |= {name: np.where(missing, 0.0, column), name + MISSING: missing}
+        return replace(self, signals={**kept, **added})
+
+    def take(self, rows: Array) -> TurnBatch:
+        """The batch of these rows in this order, with their tokens; lost parents become -1.
+
+        Args:
+            rows: indices, [R] int, distinct.
+        """
+        bare = self.bare(rows)
+        within = np.repeat(self.offsets[rows] - bare.offsets[:-1], bare.lengths)
+        tokens = np.arange(bare.offsets[-1]) + within
+        return replace(
+            bare,
+            logprobs=self.logprobs[tokens],
+            signals={
+                name: signal[tokens if self._over_tokens(name) else rows]
+                for name, signal in self.signals.items()
+            },
+        )
+
+    def bare(self, rows: Array) -> TurnBatch:
+        """As `take`, but no signals, and nothing of the tokens but their number: it costs little.
+
+        Args:
+            rows: indices, [R] int, distinct.
+        """
+        place = np.full(len(self) + 1, -1)  # the last entry is for "no parent"
+        place[rows] = np.arange(len(rows))
+        columns = {name: column[rows] for name, column in self._keys().items()}
+        offsets = np.concatenate(([0], np.cumsum(self.lengths[rows])))
+        return replace(
+            self,
+            **columns | {"parent": place[self.parent[rows]]},
+            reward=self.reward[rows],
+            shaping=self.shaping[rows],
+            terminated=self.terminated[rows],
+            truncated=self.truncated[rows],
+            offsets=offsets,
+            logprobs=np.broadcast_to(0.0, offsets[-1]),
+            signals={},
+        )
 
     def agents(self) -> Chains:
         """The turns of each agent in each episode, in playing order."""
-        return chains((self.episode, self.agent), self.agent_turn)
+        return self._agents
 
     def name(self, column: str, code: int) -> str:
         """The name behind an identity; the number itself where names are not kept."""
         return self.names[column][code] if column in self.names else str(code)
+
+    def _signal(self, name: str, size: int, what: str) -> Array:
+        if name not in self.signals:
+            raise EpisodeError(f"the batch has no signal {name!r}: {lacking(name)}")
+        if len(self.signals[name]) != size:
+            raise EpisodeError(
+                f"signal {name!r} has {len(self.signals[name])} values; one per {what} is needed, "
+                f"{size}"
+            )
+        return self.signals[name]
+
+    def _over_tokens(self, name: str) -> bool:
+        """Whether a signal is over tokens; where the counts are equal, its meaning decides."""
+        signal = described(name)
+        if len(self) == len(self.logprobs) and signal is not None:
+            return signal.over == "token"
+        return len(self.signals[name]) != len(self)
+
+    def _check_values(self) -> None:
+        """Rewards and signals are finite."""
+        bad = np.flatnonzero(~np.isfinite(self.reward))
+        if len(bad):
+            raise EpisodeError(
+                f"reward of {self._where(bad[0])} is {self.reward[bad[0]]}; every reward must be "
+                "finite, and one that is not known is declared with the signal 'unscored'"
+            )
+        for name, signal in self.signals.items():
+            bad = np.flatnonzero(~np.isfinite(signal))
+            if len(bad):
+                row = bad[0]
+                if self._over_tokens(name):
+                    row = np.searchsorted(self.offsets, row, side="right") - 1
+                raise EpisodeError(
+                    f"signal {name} of {self._where(row)} is {signal[bad[0]]}; signals must be "
+                    "finite, and a label that could not be had is attached by `with_signals` as NaN"
+                )
+
+    def _check_order(self) -> None:
+        """An agent's turns are numbered as they were played; parents are rows; groups are fair."""
+        if not len(self):
+            return
+        agents = self.agents()
+        later = following(self.agent_turn, agents, np.inf) <= self.agent_turn
+        later |= following(self.turn, agents, np.inf) <= self.turn
+        bad = np.flatnonzero(later)
+        if len(bad):
+            raise EpisodeError(
+                f"{self._where(bad[0])} and the agent's next one are out of order: turn and "
+                "agent_turn must rise along an agent's turns"
+            )
+        bad = np.flatnonzero((self.parent < -1) | (self.parent >= len(self)))
+        if len(bad):
+            raise EpisodeError(
+                f"{self._where(bad[0])} was called by row {self.parent[bad[0]]}, which a batch of "
+                f"{len(self)} rows does not have; -1 = by nobody"
+            )
+        group, count = cells((self.group,), len(self))
+        low, high = extremes(self.game, group, count)
+        bad = np.flatnonzero((low < high)[group])
+        if len(bad):
+            names = (self.name("game", int(game[group[bad[0]]])) for game in (low, high))
+            raise EpisodeError(
+                f"group {self.group[bad[0]]} mixes the games {' and '.join(names)} (episode "
+                f"{self.episode[bad[0]]}); episodes of a group must be comparable"
+            )
+
+    def _where(self, row: int) -> str:
+        return f"turn {self.turn[row]} of episode {self.episode[row]}"
 
     def _keys(self) -> dict[str, Array]:
         return {
@@ -146,9 +297,10 @@ class Credit:
 
     advantage: Array  # [N] or [M] float64, as `level` says
     weight: Array  # [N] float64
-    level: Literal["turn", "token"] = "turn"
-    targets: Array | None = None  # [N] critic targets, never whitened
-    components: Mapping[str, Array] = field(default_factory=dict)  # named parts, [N] each
+    level: Level = "turn"
+    targets: Array | None = None  # [N] or [M] critic targets, never whitened
+    # Named parts, as long as the advantage, that add up to it wherever something was sampled.
+    components: Mapping[str, Array] = field(default_factory=dict)
     stats: Mapping[str, float] = field(default_factory=dict)
     state: Mapping[str, Any] | None = None  # a remembering estimator's next state
 
@@ -183,27 +335,72 @@ def turn_credit(
     stats: Mapping[str, float],
     targets: Array | None = None,
     state: Mapping[str, Any] | None = None,
+    weight: Array | None = None,
 ) -> Credit:
     """Credit of turns, with 0 and weight 0 where nothing was sampled.
 
     Args:
         batch: N turns.
         advantage: [N], whatever it says of turns without tokens.
-        components: named parts of the advantage, [N] each.
+        components: named parts that add up to the advantage, [N] each.
         stats: counts to report; the mean |A| of each role is added to them.
         targets: critic targets, [N].
         state: what a remembering estimator needs next time.
+        weight: of the turns in the loss, [N], 0 where nothing was sampled; 1 elsewhere if not said.
     """
     sampled = batch.lengths > 0
-    advantage = np.where(sampled, advantage, 0.0)
+    advantage = np.array(advantage, dtype=np.float64)
+    advantage[~sampled] = 0.0
+    weight = sampled.astype(np.float64) if weight is None else weight
     return Credit(
         advantage=advantage,
-        weight=sampled.astype(np.float64),
+        weight=weight,
         targets=targets,
         components=components,
-        stats={**stats, **role_statistics(batch, advantage, sampled.astype(np.float64))},
+        stats={**stats, **role_statistics(batch, advantage, weight)},
         state=state,
     )
+
+
+def token_credit(
+    batch: TurnBatch,
+    advantage: Array,
+    *,
+    components: Mapping[str, Array],
+    stats: Mapping[str, float],
+    targets: Array | None = None,
+) -> Credit:
+    """Credit of sampled tokens, with weight 0 for turns where nothing was sampled.
+
+    Args:
+        batch: N turns, M sampled tokens.
+        advantage: [M].
+        components: named parts that add up to the advantage, [M] each.
+        stats: counts to report; the mean |A| of each role is added to them.
+        targets: critic targets, [M].
+    """
+    lengths = batch.lengths
+    size = mean_turns(np.abs(advantage), batch.offsets)
+    return Credit(
+        advantage=advantage,
+        weight=(lengths > 0).astype(np.float64),
+        level="token",
+        targets=targets,
+        components=components,
+        stats={**stats, **role_statistics(batch, size, lengths)},
+    )
+
+
+def ledger(raw: Array, centred: Array, scaled: Array | None = None) -> dict[str, Array]:
+    """The components of a return against a baseline, which add up to the advantage.
+
+    Args:
+        raw: the return.
+        centred: return minus baseline.
+        scaled: the advantage, if it was scaled, clipped or whitened after that.
+    """
+    parts = {"return": raw, "baseline": centred - raw}
+    return parts if scaled is None else parts | {"scaling": scaled - centred}
 
 
 def role_statistics(batch: TurnBatch, size: Array, counted: Array) -> dict[str, float]:
@@ -214,12 +411,21 @@ def role_statistics(batch: TurnBatch, size: Array, counted: Array) -> dict[str, 
         size: mean |A| of each turn, [N]; a sign does no harm.
         counted: how much each turn counts, [N].
     """
-    weight = np.bincount(batch.role, counted)
-    total = np.bincount(batch.role, counted * np.abs(size))
-    return {
-        f"adv_abs_mean/{batch.name('role', role)}": float(total[role] / weight[role])
-        for role in np.flatnonzero(weight).tolist()
-    }
+    means = {}
+    total = counted * np.abs(size)
+    # Role by role, for there are few: adding up in few bins is slow, each addition waits for the
+    # one before.
+    for role in _distinct(batch.role):
+        mine = (batch.role == role).astype(np.float64)
+        if weight := np.dot(mine, counted):
+            means[f"adv_abs_mean/{batch.name('role', role)}"] = float(np.dot(mine, total) / weight)
+    return means
+
+
+def _distinct(codes: Array) -> Iterable[int]:
+    """The numbers that occur among small ones; perhaps some between them that do not."""
+    low, high = int(codes.min(initial=0)), int(codes.max(initial=-1))
+    return range(low, high + 1) if high - low < 16 else np.unique(codes).tolist()
 
 
 def turns_of(episodes: Sequence[Episode], policy: str) -> list[Turn]:
@@ -235,7 +441,7 @@ def from_episodes(episodes: Sequence[Episode], policy: str) -> TurnBatch:
         policy: whose turns; the other players' turns are left out.
 
     Raises:
-        EpisodeError: two episodes have the same id.
+        EpisodeError: two episodes have the same id, or a turn has not one log-prob per token.
     """
     if len({episode.id for episode in episodes}) < len(episodes):
         raise EpisodeError("two episodes of a batch have the same id; give each its own")
@@ -245,6 +451,12 @@ def from_episodes(episodes: Sequence[Episode], policy: str) -> TurnBatch:
         for index, turn in enumerate(episode.turns)
         if turn.policy == policy
     ]
+    for episode, place, turn in rows:
+        if len(turn.ids) != len(turn.logprobs):
+            raise EpisodeError(
+                f"turn {place} of episode {episode.id} has {len(turn.ids)} ids and "
+                f"{len(turn.logprobs)} log-probs; keep those of the sampler, one per id"
+            )
     turns = [turn for _, _, turn in rows]
     seen = [turn.observation for turn in turns]
     games = [episode.game for episode, _, _ in rows]
@@ -263,6 +475,8 @@ def from_episodes(episodes: Sequence[Episode], policy: str) -> TurnBatch:
     }
     agents = chains((episode_id, agent), index)
     last = agents.after == 0
+    # Callers of other policies have no row here, but a number in their episode.
+    caller = _integers(-1 if turn.parent is None else turn.parent for turn in turns)
     ended = np.fromiter((episode.terminated for episode, _, _ in rows), bool, len(rows))
     shaping = np.fromiter((turn.shaping for turn in turns), np.float64, len(rows))
     return TurnBatch(
@@ -285,6 +499,7 @@ def from_episodes(episodes: Sequence[Episode], policy: str) -> TurnBatch:
         action_key=action,
         offsets=np.concatenate(([0], np.cumsum(_integers(len(turn.ids) for turn in turns)))),
         logprobs=np.fromiter(chain.from_iterable(turn.logprobs for turn in turns), np.float64),
+        signals={"caller": caller} if np.any(caller >= 0) else {},
         names={
             "agent": tuple(agent_codes),
             "role": tuple(role_codes),

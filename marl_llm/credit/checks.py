@@ -22,6 +22,12 @@ def within(name: str, value: float, low: float, high: float = math.inf) -> None:
         raise ConfigError(f"{name} must be {limits}, got {value}")
 
 
+def whole(name: str, value: int, low: int) -> None:
+    """Refuse what is no whole number, or one below `low`."""
+    if isinstance(value, bool) or not isinstance(value, int) or value < low:
+        raise ConfigError(f"{name} must be a whole number >= {low}, got {value!r}")
+
+
 def one_of(name: str, value: object, allowed: Iterable[object]) -> None:
     """Refuse a value that is not listed."""
     options = tuple(allowed)

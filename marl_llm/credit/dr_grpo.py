@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar, Literal
+from typing import ClassVar
 
-import numpy as np
-
-from marl_llm.credit import Resampler, baselines, checks, returns
-from marl_llm.credit.batch import Credit, TurnBatch, turn_credit
+from marl_llm.credit import baselines, returns
+from marl_llm.credit.batch import Credit, TurnBatch, ledger, turn_credit
+from marl_llm.credit.card import Card
+from marl_llm.credit.given import NOTHING, Given
+from marl_llm.credit.grouped import Grouped
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class DrGRPO:
+class DrGRPO(Grouped):
     """GRPO without the division by the standard deviation.
 
         A = R - mean_cell R
@@ -24,42 +25,24 @@ class DrGRPO:
     Source: Liu et al., Understanding R1-Zero-like training, arXiv 2503.20783.
     """
 
-    needs: ClassVar[frozenset[str]] = frozenset()
-    level: ClassVar[Literal["turn", "token"]] = "turn"
-    source: ClassVar[str] = "arXiv 2503.20783"
-    evidence: ClassVar[Literal["paper", "code", "notes", "reading"]] = "code"
+    card: ClassVar[Card] = Card(
+        name="dr_grpo",
+        title="Dr. GRPO",
+        source="arXiv 2503.20783",
+        evidence="code",
+        granularity="response",
+        methodology="monte carlo",
+    )
 
-    by: tuple[str, ...] = ("group", "agent")  # equal values make a cell
-    unit: baselines.Unit = "agent"  # counted once; "turn" lets long episodes weigh more
-    singleton: baselines.Singleton = "zero"  # "raw" = baseline 0, "error" = refuse
-    mix_roles: bool = False  # may a cell hold several roles?
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "by", checks.key_names("dr_grpo.by", self.by))
-        checks.one_of("dr_grpo.unit", self.unit, checks.UNITS)
-        checks.one_of("dr_grpo.singleton", self.singleton, checks.SINGLETON_RULES)
-
-    def estimate(
-        self,
-        batch: TurnBatch,
-        *,
-        rng: np.random.Generator | None = None,
-        resample: Resampler | None = None,
-    ) -> Credit:
+    def estimate(self, batch: TurnBatch, given: Given = NOTHING) -> Credit:
         """Credit for every turn of the batch."""
         agents = batch.agents()
         total = returns.totals(batch.reward, agents)
-        pool = baselines.pool(batch, agents, self.by, self.unit, mix_roles=self.mix_roles)
-        advantage = baselines.settle(
-            baselines.centre(total, pool),
-            raw=total,
-            few=baselines.alone(pool),
-            rule=self.singleton,
-            sampled=batch.lengths > 0,
-        )
+        pool = self.pool(batch, agents)
+        advantage = self.settle(baselines.centre(total, pool), total, pool, batch)
         return turn_credit(
             batch,
             advantage,
-            components={"returns": total},
+            components=ledger(total, advantage),
             stats=baselines.pool_statistics(total, pool),
         )

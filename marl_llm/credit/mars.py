@@ -8,8 +8,10 @@ from typing import ClassVar, Literal
 
 import numpy as np
 
-from marl_llm.credit import Resampler, baselines, checks, returns
-from marl_llm.credit.batch import Credit, TurnBatch, turn_credit
+from marl_llm.credit import baselines, checks, returns
+from marl_llm.credit.batch import Credit, TurnBatch, ledger, turn_credit
+from marl_llm.credit.card import Card
+from marl_llm.credit.given import NOTHING, Given
 from marl_llm.credit.segments import Array, Chains
 
 
@@ -32,10 +34,15 @@ class Mars:
     stated; a figure shows turns. What the authors' code does is `mars_shipped`.
     """
 
-    needs: ClassVar[frozenset[str]] = frozenset()
-    level: ClassVar[Literal["turn", "token"]] = "turn"
-    source: ClassVar[str] = "arXiv 2510.15414"
-    evidence: ClassVar[Literal["paper", "code", "notes", "reading"]] = "notes"
+    card: ClassVar[Card] = Card(
+        name="mars",
+        title="MARS",
+        source="arXiv 2510.15414",
+        evidence="notes",
+        granularity="turn",
+        methodology="monte carlo",
+        breaks=frozenset({"groups"}),
+    )
 
     by: tuple[str, ...] = ("role", "agent")  # add "game" with several games
     pool: Literal["turns", "trajectories"] = "turns"  # the latter counts first turns only
@@ -50,23 +57,18 @@ class Mars:
     mix_roles: bool = False  # may a cell hold several roles?
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "by", checks.key_names("mars.by", self.by))
+        name = self.card.name
+        object.__setattr__(self, "by", checks.key_names(f"{name}.by", self.by))
         if self.parent is not None:
-            object.__setattr__(self, "parent", checks.key_names("mars.parent", self.parent))
-        checks.one_of("mars.pool", self.pool, ("turns", "trajectories"))
-        checks.within("mars.min_count", self.min_count, 2)
-        checks.one_of("mars.singleton", self.singleton, checks.SINGLETON_RULES)
-        checks.within("mars.gamma", self.gamma, 0.0, 1.0)
-        checks.one_of("mars.ddof", self.ddof, (0, 1))
-        checks.within("mars.epsilon", self.epsilon, 0.0)
+            object.__setattr__(self, "parent", checks.key_names(f"{name}.parent", self.parent))
+        checks.one_of(f"{name}.pool", self.pool, ("turns", "trajectories"))
+        checks.whole(f"{name}.min_count", self.min_count, 2)
+        checks.one_of(f"{name}.singleton", self.singleton, checks.SINGLETON_RULES)
+        checks.within(f"{name}.gamma", self.gamma, 0.0, 1.0)
+        checks.one_of(f"{name}.ddof", self.ddof, (0, 1))
+        checks.within(f"{name}.epsilon", self.epsilon, 0.0)
 
-    def estimate(
-        self,
-        batch: TurnBatch,
-        *,
-        rng: np.random.Generator | None = None,
-        resample: Resampler | None = None,
-    ) -> Credit:
+    def estimate(self, batch: TurnBatch, given: Given = NOTHING) -> Credit:
         """Credit for every turn of the batch."""
         agents = batch.agents()
         to_go = returns.to_go(batch.reward, agents, self.gamma)
@@ -82,7 +84,7 @@ class Mars:
             rule=self.singleton,
             sampled=batch.lengths > 0,
         )
-        return turn_credit(batch, advantage, components={"returns": to_go}, stats=stats)
+        return turn_credit(batch, advantage, components=ledger(to_go, advantage), stats=stats)
 
     def _against(
         self, to_go: Array, batch: TurnBatch, agents: Chains, by: Sequence[str]
@@ -116,8 +118,15 @@ class MarsByState(Mars):
     Source: our reading of MARS, arXiv 2510.15414, whose cells are agents with their roles.
     """
 
-    source: ClassVar[str] = "our reading of arXiv 2510.15414"
-    evidence: ClassVar[Literal["paper", "code", "notes", "reading"]] = "reading"
+    card: ClassVar[Card] = Card(
+        name="mars_state",
+        title="MARS by information state",
+        source="our reading of arXiv 2510.15414",
+        evidence="reading",
+        granularity="turn",
+        methodology="monte carlo",
+        breaks=frozenset({"groups"}),
+    )
 
     by: tuple[str, ...] = ("state_key",)
     parent: tuple[str, ...] | None = ("game", "role", "agent")

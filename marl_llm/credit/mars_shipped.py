@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar, Literal
+from typing import ClassVar
 
 import numpy as np
 
-from marl_llm.credit import Resampler, baselines, checks, returns
-from marl_llm.credit.batch import Credit, TurnBatch, turn_credit
+from marl_llm.credit import baselines, checks, returns
+from marl_llm.credit.batch import Credit, TurnBatch, ledger, turn_credit
+from marl_llm.credit.card import Card
+from marl_llm.credit.given import NOTHING, Given
 from marl_llm.credit.segments import Array, cells, sums
 
 
@@ -32,10 +34,15 @@ class MarsShipped:
     Source: the code of thu-nics/MARSHAL (2025), the settings of its self-play runs.
     """
 
-    needs: ClassVar[frozenset[str]] = frozenset()
-    level: ClassVar[Literal["turn", "token"]] = "turn"
-    source: ClassVar[str] = "thu-nics/MARSHAL"
-    evidence: ClassVar[Literal["paper", "code", "notes", "reading"]] = "code"
+    card: ClassVar[Card] = Card(
+        name="mars_shipped",
+        title="MARS as its code has it",
+        source="thu-nics/MARSHAL",
+        evidence="code",
+        granularity="turn",
+        methodology="monte carlo",
+        breaks=frozenset({"groups", "shift"}),
+    )
 
     player: tuple[str, ...] = ("role", "agent")  # columns that make a player
     padding: bool = True  # do prompts and padding bring a 0 into the distinct values?
@@ -50,13 +57,7 @@ class MarsShipped:
         checks.one_of("mars_shipped.ddof", self.ddof, (0, 1))
         checks.within("mars_shipped.epsilon", self.epsilon, 0.0)
 
-    def estimate(
-        self,
-        batch: TurnBatch,
-        *,
-        rng: np.random.Generator | None = None,
-        resample: Resampler | None = None,
-    ) -> Credit:
+    def estimate(self, batch: TurnBatch, given: Given = NOTHING) -> Credit:
         """Credit for every turn of the batch."""
         agents = batch.agents()
         tokens = batch.lengths.astype(np.float64)
@@ -73,7 +74,7 @@ class MarsShipped:
         return turn_credit(
             batch,
             advantage,
-            components={"returns": returns.to_go(reward, agents), "whitened_returns": to_go},
+            components=ledger(returns.to_go(reward, agents), to_go, advantage),
             stats=baselines.pool_statistics(reward, pool),
         )
 

@@ -8,9 +8,11 @@ from typing import Any, ClassVar, Literal
 
 import numpy as np
 
-from marl_llm.credit import Resampler, State, baselines, checks, returns
-from marl_llm.credit.batch import Credit, TurnBatch, turn_credit
-from marl_llm.credit.segments import Array, cells, chains, following, scan_back
+from marl_llm.credit import baselines, checks, returns
+from marl_llm.credit.batch import Credit, TurnBatch, ledger, turn_credit
+from marl_llm.credit.card import Card
+from marl_llm.credit.given import NOTHING, Given, State
+from marl_llm.credit.segments import Array, cells, chains, firsts, following, scan_back
 from marl_llm.errors import CheckpointError
 
 PLAYER_COLUMNS = ("game", "role", "agent", "policy")  # the same at all turns of an agent
@@ -53,16 +55,22 @@ class RAE:
     Source: Liu et al., SPIRAL, arXiv 2506.24119, and spiral-rl/spiral.
     """
 
-    needs: ClassVar[frozenset[str]] = frozenset()
-    level: ClassVar[Literal["turn", "token"]] = "turn"
-    source: ClassVar[str] = "arXiv 2506.24119"
-    evidence: ClassVar[Literal["paper", "code", "notes", "reading"]] = "code"
-    remembers: ClassVar[Literal[True]] = True
+    card: ClassVar[Card] = Card(
+        name="rae",
+        title="RAE",
+        source="arXiv 2506.24119",
+        evidence="code",
+        granularity="agent",
+        methodology="monte carlo",
+        remembers=True,
+        breaks=frozenset({"groups", "shift", "order"}),
+    )
 
     by: tuple[str, ...] = ("game", "role", "agent")  # who shares an average
     decay: float = 0.95  # per episode
     order: Literal["subtract_first", "update_first"] = "subtract_first"
     gamma: float = 1.0  # discount per turn of the agent, counted from its last
+    mix_roles: bool = False  # may several roles share an average?
 
     def __post_init__(self) -> None:
         names = checks.key_names("rae.by", self.by, PLAYER_COLUMNS)
@@ -72,41 +80,36 @@ class RAE:
         checks.one_of("rae.order", self.order, ("subtract_first", "update_first"))
         checks.within("rae.gamma", self.gamma, 0.0, 1.0)
 
-    def estimate(
-        self,
-        batch: TurnBatch,
-        *,
-        rng: np.random.Generator | None = None,
-        resample: Resampler | None = None,
-        state: State | None = None,
-    ) -> Credit:
+    def estimate(self, batch: TurnBatch, given: Given = NOTHING) -> Credit:
         """Credit for every turn of the batch; the averages after it are in `Credit.state`."""
         agents = batch.agents()
         total = returns.totals(batch.reward, agents)
         # The first sampled turn of every (episode, agent) speaks for it.
         rows = np.flatnonzero(
-            baselines.pool(batch, agents, self.by, "agent", mix_roles=True).weight
+            baselines.pool(batch, agents, self.by, "agent", mix_roles=self.mix_roles).weight
         )
         columns = [batch.column(name)[rows] for name in self.by]
         cell, count = cells(columns, len(rows))
-        first = np.unique(cell, return_index=True)[1]
+        first = firsts(cell, count)
         keys = [
             tuple(map(batch.name, self.by, (int(column[row]) for column in columns)))
             for row in first
         ]
-        averages = self._averages(state)
+        averages = self._averages(given.state)
         start = np.array([averages.get(key, 0.0) for key in keys])
         before, after = moving_averages(total[rows], cell, start, self.decay)
         baseline = np.zeros(agents.count)
         baseline[agents.of[rows]] = before if self.order == "subtract_first" else after
-        advantage = self.gamma ** agents.after.astype(np.float64) * (total - baseline[agents.of])
+        centred = advantage = total - baseline[agents.of]
+        if self.gamma < 1.0:
+            advantage = self.gamma ** agents.after.astype(np.float64) * centred
         last = np.zeros(count, dtype=np.int64)
-        last[cell] = np.arange(len(rows))
+        np.maximum.at(last, cell, np.arange(len(rows)))
         averages |= zip(keys, after[last].tolist(), strict=True)
         return turn_credit(
             batch,
             advantage,
-            components={"returns": total, "baseline": baseline[agents.of]},
+            components=ledger(total, centred, advantage),
             stats={"/".join(("average", *key)): averages[key] for key in keys},
             state={"by": list(self.by), "averages": _nested(averages)},
         )

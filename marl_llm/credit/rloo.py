@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar, Literal
+from typing import ClassVar
 
-import numpy as np
-
-from marl_llm.credit import Resampler, baselines, checks, returns
-from marl_llm.credit.batch import Credit, TurnBatch, turn_credit
+from marl_llm.credit import baselines, checks, returns
+from marl_llm.credit.batch import Credit, TurnBatch, ledger, turn_credit
+from marl_llm.credit.card import Card
+from marl_llm.credit.given import NOTHING, Given
+from marl_llm.credit.grouped import Grouped
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RLOO:
+class RLOO(Grouped):
     """REINFORCE with a leave-one-out baseline.
 
         A_i = R_i - 1/(n-1) Σ_{j≠i} R_j = n/(n-1) · (R_i - mean_cell R)
@@ -26,43 +27,28 @@ class RLOO:
     Back to basics, arXiv 2402.14740.
     """
 
-    needs: ClassVar[frozenset[str]] = frozenset()
-    level: ClassVar[Literal["turn", "token"]] = "turn"
-    source: ClassVar[str] = "arXiv 2402.14740"
-    evidence: ClassVar[Literal["paper", "code", "notes", "reading"]] = "code"
-
-    by: tuple[str, ...] = ("group", "agent")  # equal values make a cell
-    unit: Literal["episode", "agent"] = "agent"  # counted, and left out, once
-    singleton: baselines.Singleton = "zero"  # "raw" = baseline 0, "error" = refuse
-    mix_roles: bool = False  # may a cell hold several roles?
+    card: ClassVar[Card] = Card(
+        name="rloo",
+        title="RLOO",
+        source="arXiv 2402.14740",
+        evidence="code",
+        granularity="response",
+        methodology="monte carlo",
+    )
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "by", checks.key_names("rloo.by", self.by))
-        checks.one_of("rloo.unit", self.unit, ("episode", "agent"))
-        checks.one_of("rloo.singleton", self.singleton, checks.SINGLETON_RULES)
+        Grouped.__post_init__(self)
+        checks.one_of("rloo.unit", self.unit, ("episode", "agent"))  # counted, and left out, once
 
-    def estimate(
-        self,
-        batch: TurnBatch,
-        *,
-        rng: np.random.Generator | None = None,
-        resample: Resampler | None = None,
-    ) -> Credit:
+    def estimate(self, batch: TurnBatch, given: Given = NOTHING) -> Credit:
         """Credit for every turn of the batch."""
         agents = batch.agents()
         total = returns.totals(batch.reward, agents)
-        pool = baselines.pool(batch, agents, self.by, self.unit, mix_roles=self.mix_roles)
-        n = pool.count[pool.cell]
-        advantage = baselines.settle(
-            baselines.centre(total, pool) * n / np.maximum(n - 1.0, 1.0),
-            raw=total,
-            few=baselines.alone(pool),
-            rule=self.singleton,
-            sampled=batch.lengths > 0,
-        )
+        pool = self.pool(batch, agents)
+        advantage = self.settle(baselines.leave_one_out(total, pool), total, pool, batch)
         return turn_credit(
             batch,
             advantage,
-            components={"returns": total},
+            components=ledger(total, advantage),
             stats=baselines.pool_statistics(total, pool),
         )

@@ -17,6 +17,7 @@ import numpy as np
 Array = np.ndarray
 
 LARGEST_CODE = 2**62  # codes stay below it, so that int64 never overflows
+LARGEST_TABLE = 2**22  # codes that are looked up though few of them are used
 
 
 def cells(columns: Sequence[Array], n: int) -> tuple[Array, int]:
@@ -30,37 +31,68 @@ def cells(columns: Sequence[Array], n: int) -> tuple[Array, int]:
         The cell of each row, [N] int64 in 0..K-1, in the order of the sorted keys; and K. No rows,
         no cells: K is then 0.
     """
-    code = np.zeros(n, dtype=np.int64)
+    code, span = np.zeros(n, dtype=np.int64), 1
     if n == 0:
         return code, 0
-    span = 1
     for column in columns:
         low, high = int(column.min()), int(column.max())
         digit, width = column.astype(np.int64) - low, high - low + 1
         if span * width > LARGEST_CODE:
             (code, span), (digit, width) = _dense(code, span), _dense(digit, width)
-        code = code * width + digit
-        span *= width
+        if width > 1:
+            code *= width
+            code += digit
+            span *= width
     return _dense(code, span)
 
 
 def _dense(code: Array, span: int) -> tuple[Array, int]:
     """Renumber codes in 0..span-1 without gaps, keeping their order; how many there are."""
-    if span <= 4 * len(code):  # counting beats sorting
-        used = np.bincount(code, minlength=span) > 0
-        return (np.cumsum(used) - 1)[code], int(used.sum())
-    values, dense = np.unique(code, return_inverse=True)
-    return dense, len(values)
+    n = len(code)
+    if span > max(4 * n, min(64 * n, LARGEST_TABLE)):
+        return _dense_by_sorting(code)
+    used = np.zeros(span, dtype=bool)  # looking up beats sorting
+    used[code] = True
+    values = np.flatnonzero(used)
+    if len(values) == span:
+        return code, span
+    place = np.empty(span, dtype=np.int64)
+    place[values] = np.arange(len(values))
+    return place[code], len(values)
+
+
+def _dense_by_sorting(code: Array) -> tuple[Array, int]:
+    some = code[::32]
+    falls = np.count_nonzero(some[1:] < some[:-1])
+    # Rows often stand nearly in order, which a stable sort makes use of.
+    order = np.argsort(code, kind="stable" if 4 * falls < len(some) else "quicksort")
+    number = np.zeros(len(code), dtype=np.int64)
+    in_order = code[order]
+    np.cumsum(in_order[1:] != in_order[:-1], out=number[1:])
+    dense = np.empty(len(code), dtype=np.int64)
+    dense[order] = number
+    return dense, int(number[-1]) + 1
+
+
+def firsts(cell: Array, count: int) -> Array:
+    """The first row of each cell, [K] int; N for an empty cell."""
+    first = np.full(count, len(cell))
+    np.minimum.at(first, cell, np.arange(len(cell)))
+    return first
 
 
 def sums(x: Array, cell: Array, count: int) -> Array:
     """Sum of x in each cell, [K] float64; an empty cell has 0."""
-    return np.bincount(cell, x, minlength=count).astype(np.float64)
+    if count == 1:  # adding up in one bin is slow: each addition waits for the last
+        return np.array([np.sum(x, dtype=np.float64)])
+    return np.bincount(cell, x, minlength=count).astype(np.float64, copy=False)
 
 
 def extremes(x: Array, cell: Array, count: int) -> tuple[Array, Array]:
     """Smallest and largest x in each cell, each [K] float64; an empty cell has +inf and -inf."""
     x = np.asarray(x, dtype=np.float64)  # of one type with the result, or `at` is slow
+    if count == 1:
+        return np.array([x.min(initial=np.inf)]), np.array([x.max(initial=-np.inf)])
     low, high = np.full(count, np.inf), np.full(count, -np.inf)
     np.minimum.at(low, cell, x)
     np.maximum.at(high, cell, x)
@@ -87,12 +119,23 @@ def chains(keys: Sequence[Array], rank: Array) -> Chains:
     """
     n = len(rank)
     of, count = cells(keys, n)
-    order = np.lexsort((rank, of))
-    ends = np.cumsum(np.bincount(of, minlength=count))
-    place = np.empty(n, dtype=np.int64)
-    place[order] = np.arange(n)
-    starts = np.concatenate(([0], ends[:-1])) if count else ends
-    return Chains(of, count, order, ends[of] - 1 - place, place - starts[of])
+    order = _ordered(of, count, rank)
+    length = np.bincount(of, minlength=count)
+    starts = np.cumsum(length) - length
+    before = np.empty(n, dtype=np.int64)
+    before[order] = np.arange(n) - np.repeat(starts, length)
+    return Chains(of, count, order, (length - 1)[of] - before, before)
+
+
+def _ordered(of: Array, count: int, rank: Array) -> Array:
+    """Rows by chain, in a chain by rank, equal ranks in the order of the batch, [N] int."""
+    n = len(rank)
+    if n and rank.dtype.kind in "iu":
+        low, high = int(rank.min()), int(rank.max())
+        if count * (high - low + 1) <= LARGEST_CODE:
+            # Rows mostly stand in order already, and a stable sort of one key makes use of that.
+            return np.argsort(of * (high - low + 1) + (rank - low), kind="stable")
+    return np.lexsort((rank, of))
 
 
 def following(x: Array, links: Chains, end: Array | float) -> Array:
@@ -103,10 +146,9 @@ def following(x: Array, links: Chains, end: Array | float) -> Array:
         links: the chains of the N rows.
         end: what follows the last row of a chain, [N] (read at those rows only) or one number.
     """
-    x = np.asarray(x, dtype=np.float64)
-    out = np.empty(len(x))
-    out[links.order] = np.append(x[links.order][1:], 0.0) if len(x) else x
-    return np.where(links.after > 0, out, end)
+    ahead = np.empty(len(x))
+    ahead[links.order[:-1]] = x[links.order[1:]]
+    return np.where(links.after > 0, ahead, end)
 
 
 def scan_back(x: Array, decay: Array | float, links: Chains) -> Array:
@@ -128,13 +170,25 @@ def scan_back(x: Array, decay: Array | float, links: Chains) -> Array:
     """
     order = links.order
     y = np.asarray(x, dtype=np.float64)[order]
-    reached = np.array(np.broadcast_to(np.asarray(decay, dtype=np.float64), y.shape)[order])
-    after = links.after[order]
-    reach = 1
-    while (rows := np.flatnonzero(after >= reach)).size:
-        y[rows] += reached[rows] * y[rows + reach]
-        reached[rows] *= reached[rows + reach]
+    # What a row's y decays by on its way over all that y covers: 0 behind the end of a chain.
+    reached = np.where(links.after > 0, decay, 0.0)[order]
+    reach, longest = 1, int(links.after.max(initial=0))
+    while reach <= longest:
+        y[:-reach] += reached[:-reach] * y[reach:]
+        reached[:-reach] *= reached[reach:]
         reach *= 2
     out = np.empty_like(y)
     out[order] = y
     return out
+
+
+def last_of(rows: Array, links: Chains) -> Array:
+    """The last of the chosen rows of every chain, [N] bool.
+
+    Args:
+        rows: which are chosen, [N] bool.
+        links: the chains of the N rows.
+    """
+    last = np.full(links.count, -1)
+    np.maximum.at(last, links.of[rows], links.before[rows])
+    return rows & (links.before == last[links.of])

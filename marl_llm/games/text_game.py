@@ -15,7 +15,7 @@ A subclass names its facts in `__init__` and supplies the rules through these ho
     view(agent)            all that this agent may know, in words
     rules()                the rules in words
 
-and may replace `accepts`, `result`, `stake` and `numbers`, whose defaults fit most games:
+and may replace `accepts`, `result`, `stake`, `numbers` and `answer`, whose defaults fit most games:
 
     class Nim(TextGame):
         '''Take one or two of seven stones; whoever takes the last one wins.'''
@@ -197,6 +197,13 @@ class TextGame(AECEnv[str, dict[str, Any], Any]):
         """What this agent can lose now: its points where the rules pay points, else 1."""
         return self.earnings()[self._index[agent]] if self.scoring.pays == "points" else 1.0
 
+    def answer(self) -> str | None:
+        """The action that answers this episode's question right; None = there is no such thing.
+
+        It is asked for after `start` and shown to nobody who plays.
+        """
+        return None
+
     def numbers(self, agent: str) -> np.ndarray:
         """The observation as numbers in [0, 1], for learners without language; always one shape."""
         numbers = np.zeros(self.scoring.agents + 1, dtype=np.float32)
@@ -306,8 +313,8 @@ class TextGame(AECEnv[str, dict[str, Any], Any]):
             self._faults[agent] = fault  # type: ignore[assignment]  # a move is one of the two
         else:
             self._moves[agent] = action
-        self._waiting = tuple([other for other in self._waiting if other != agent])
-        if self._waiting:
+        if len(self._waiting) > 1:
+            self._waiting = tuple([other for other in self._waiting if other != agent])
             self.agent_selection = self._waiting[0]
         elif self._faults:
             self._forfeit()
@@ -316,14 +323,15 @@ class TextGame(AECEnv[str, dict[str, Any], Any]):
 
     def take_rewards(self) -> Mapping[str, float]:
         """Strategic reward per agent since the last call; agents who got none are absent."""
-        rewards = {
+        unread = self._unread
+        if not any(unread):
+            return {}
+        self._unread = [0.0] * len(unread)
+        return {
             agent: reward
-            for agent, reward in zip(self.possible_agents, self._unread, strict=True)
+            for agent, reward in zip(self.possible_agents, unread, strict=True)
             if reward
         }
-        if rewards:
-            self._unread = [0.0] * len(self._unread)
-        return rewards
 
     def outcomes(self) -> Mapping[str, Outcome]:
         """How it ended for each agent; empty while the game goes on."""

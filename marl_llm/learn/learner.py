@@ -2,6 +2,8 @@
 
     live turns ─▶ [reference, old log-probs] ─▶ step: rows ─▶ Σ micro-batches ∇J ─▶ clip ─▶ AdamW
 
+A loss that needs the whole batch looks at it before each step (`twopass.py`).
+
 One `update` is one new version of the weights, whatever its number of optimizer steps. The model
 stays in eval mode: dropout would move the ratio off 1. Nothing random is remembered: every draw
 hangs on the seed, the policy's name and the version, so a state holds no generator.
@@ -25,7 +27,7 @@ from marl_llm.credit.batch import Credit, TurnBatch
 from marl_llm.errors import CheckpointError, ConfigError, TrainingError
 from marl_llm.learn.aggregation import Aggregation
 from marl_llm.learn.live import LiveTurns, by_episode, live_turns
-from marl_llm.learn.logprobs import score_all
+from marl_llm.learn.logprobs import score_all, statistics_all
 from marl_llm.learn.lora import Lora, attach, merged
 from marl_llm.learn.losses import PolicyLoss, PPOClip
 from marl_llm.learn.objective import Objective, accumulate, merge
@@ -33,6 +35,7 @@ from marl_llm.learn.optimizer import adamw, check_rates, check_schedule, learnin
 from marl_llm.learn.reference import KL, Reference
 from marl_llm.learn.rows import Array, Pair, pack
 from marl_llm.learn.state import LearnerState, part, prefixed, read, write
+from marl_llm.learn.twopass import TwoPassLoss, prepare
 from marl_llm.seeds import derive, generator
 from marl_llm.types import Turn, Weights
 
@@ -70,6 +73,18 @@ class LearnerSettings:
             raise ConfigError(
                 f"ratio_tolerance must be > 0 nats, or null, got {self.ratio_tolerance}"
             )
+        if isinstance(self.loss, TwoPassLoss):
+            self.loss.check(self.aggregation)
+
+    @property
+    def needs_reference(self) -> bool:
+        """Whether the weights of version 0 are needed at any time of the run."""
+        return self.kl.used or self.loss_reads_reference
+
+    @property
+    def loss_reads_reference(self) -> bool:
+        """Whether the loss itself compares with the reference, whatever kl says."""
+        return isinstance(self.loss, TwoPassLoss) and self.loss.reads_reference
 
 
 class Learner:
@@ -100,10 +115,10 @@ class Learner:
         self._frozen: nn.Module | None = None
         if settings.lora is not None:
             model = attach(model, settings.lora, derive(seed, "lora", policy))
-        elif settings.kl.used:
+        elif settings.needs_reference:
             self._frozen = copy.deepcopy(model).requires_grad_(False)
         self._model = model
-        self._reference = Reference(self._score_reference) if settings.kl.used else None
+        self._reference = Reference(self._score_reference) if settings.needs_reference else None
         self._optimizer = adamw(model, settings.betas, settings.weight_decay)
 
     @property
@@ -142,6 +157,33 @@ class Learner:
             np.repeat(np.arange(len(batch)), batch.lengths), weights=k1, minlength=len(batch)
         )
 
+    def token_statistics(self, pairs: Sequence[Pair], temperatures: Array) -> dict[str, Array]:
+        """What the policy says of all sampled tokens now, see `logprobs.statistics_all`.
+
+        Args:
+            pairs: N turns.
+            temperatures: [N] of sampling.
+        """
+        rows = pack(pairs, temperatures)
+        return statistics_all(self._model, rows, self.settings.micro_tokens)
+
+    def reference_logprobs(self, pairs: Sequence[Pair], temperatures: Array) -> Array:
+        """Log-probs of all sampled tokens under the reference, [M] nats.
+
+        Args:
+            pairs: N turns.
+            temperatures: [N] of sampling.
+
+        Raises:
+            ConfigError: the learner holds no reference.
+        """
+        if self._reference is None:
+            raise ConfigError(
+                f"the learner of policy {self.policy!r} holds no reference; set "
+                "learner.kl.keep=true, or a KL term"
+            )
+        return self._reference.logprobs(pairs, temperatures).astype(np.float64)
+
     def update(
         self, turns: Sequence[Turn], batch: TurnBatch, credit: Credit, temperatures: Array
     ) -> dict[str, float]:
@@ -163,7 +205,8 @@ class Learner:
         began = self._clock()
         live = live_turns(turns, batch, credit, temperatures, self.settings.aggregation)
         coefficient = self.settings.kl.at(self.version)
-        if self._reference is not None and coefficient > 0:
+        compares = coefficient > 0 or self.settings.loss_reads_reference
+        if self._reference is not None and compares:
             known = self._reference.logprobs(live.pairs, live.temperatures)
             live = replace(live, reference=known)
         rate = self._set_rate()
@@ -254,7 +297,10 @@ class Learner:
             for turns in parts:
                 # The ratio is one only until the weights have moved.
                 tolerance = None if steps else settings.ratio_tolerance
-                chosen = live.take(turns, scale=len(parts))
+                ready = prepare(
+                    self._model, settings.loss, live, self.version, settings.micro_tokens
+                )
+                chosen = ready.take(turns, scale=len(parts))
                 objective = Objective.of(
                     chosen, settings.loss, self.version, settings.kl.form, coefficient, tolerance,
                     self.device,
@@ -318,7 +364,7 @@ class Learner:
         if isinstance(self._model, PeftModel):
             with self._model.disable_adapter():
                 return score_all(self._model, rows, self.settings.micro_tokens)
-        assert self._frozen is not None, "without adapters, kl.used keeps a frozen copy"
+        assert self._frozen is not None, "without adapters, a frozen copy is kept"
         return score_all(self._frozen, rows, self.settings.micro_tokens)
 
 

@@ -25,6 +25,8 @@ class LiveTurns:
     temperatures: Array  # [n]
     lengths: Array  # [n] tokens, all > 0
     episode: Array  # [n]
+    group: Array  # [n] of the episode
+    agent: Array  # [n]
     version: Array  # [n] of the weights that sampled
     advantages: Array  # [m]
     weights: Array  # [m] with the denominators of the whole batch
@@ -44,6 +46,8 @@ class LiveTurns:
             temperatures=self.temperatures[turns],
             lengths=self.lengths[turns],
             episode=self.episode[turns],
+            group=self.group[turns],
+            agent=self.agent[turns],
             version=self.version[turns],
             advantages=self.advantages[tokens],
             weights=self.weights[tokens] * scale,
@@ -98,6 +102,8 @@ def live_turns(
         temperatures=temperatures[live],
         lengths=lengths[live],
         episode=batch.episode[live],
+        group=batch.group[live],
+        agent=batch.agent[live],
         version=batch.version[live],
         advantages=advantages[tokens],
         weights=weights[tokens],

@@ -9,6 +9,7 @@ Three log-probs are kept apart: the sampler's, the *old* (the policy before this
 per token. The log-ratio is clamped to ±20 before the exponential, so that no ratio is infinite.
 
 To add one: a dataclass with `terms` here or in a file of its own, and a YAML in `configs/loss/`.
+Losses that must see the whole batch first are in `balance.py` and `delta.py`; see `twopass.py`.
 """
 
 from __future__ import annotations
@@ -164,6 +165,61 @@ def reinforce(
     return Terms(-weight * advantages * logprobs, ratio, none if cap is None else ratio > cap)
 
 
+def gmpo(
+    logprobs: Tensor, old: Tensor, advantages: Tensor, lengths: Tensor, low: float, high: float
+) -> Terms:
+    """Geometric-mean policy optimisation: one ratio per turn, whose tokens are clipped apart.
+
+        s_i = exp(mean_t clip(log ρ_{i,t}, -low, high)),   ℓ_{i,t} = -A_{i,t} s_i
+
+    A log-ratio is clipped only where that takes gain away: above where A > 0, below where A < 0.
+    The gradient goes through s_i, to all tokens that are not clipped. Meant for weights that divide
+    by the turn's length, or length counts twice.
+
+    Args:
+        logprobs: [M] current, nats.
+        old: [M] nats.
+        advantages: [M]. Where they differ inside a turn, only their mean reaches the gradient.
+        lengths: [N] tokens per turn, all > 0.
+        low: nats.
+        high: nats.
+
+    Source: Zhao et al. 2025, arXiv 2507.20673.
+    """
+    free = log_ratio(logprobs, old)
+    bound = free.clamp(-low, high)
+    kept = torch.where(advantages > 0, torch.minimum(free, bound), torch.maximum(free, bound))
+    kept = torch.where(advantages == 0, free, kept)
+    mean = torch.segment_reduce(kept, "mean", lengths=lengths)
+    ratio = mean.exp().repeat_interleave(lengths, output_size=len(logprobs))
+    return Terms(-advantages * ratio, ratio.detach(), kept != free)
+
+
+def sapo(logprobs: Tensor, old: Tensor, advantages: Tensor, gain: float, harm: float) -> Terms:
+    """Soft adaptive policy optimisation: a smooth gate in place of a clip.
+
+        ℓ = -A · (4/τ) · σ(τ (ρ - 1)),   τ = gain where A > 0, harm elsewhere
+
+    The gradient is that of REINFORCE at ρ = 1 and fades on both sides, faster for larger τ.
+
+    Args:
+        logprobs: [M] current, nats.
+        old: [M] nats.
+        advantages: [M].
+        gain: τ of tokens with A > 0.
+        harm: τ of the others; larger, because what they push up is everything else.
+
+    Returns:
+        Terms; nothing is clipped.
+
+    Source: SAPO, arXiv 2511.20347.
+    """
+    ratio = log_ratio(logprobs, old).exp()
+    tau = torch.where(advantages > 0, gain, harm).to(ratio.dtype)
+    gate = torch.sigmoid(tau * (ratio - 1)) * 4 / tau
+    return Terms(-advantages * gate, ratio.detach(), torch.zeros_like(ratio, dtype=torch.bool))
+
+
 @dataclass(frozen=True, slots=True)
 class PPOClip:
     """`ppo_clip`. DAPO's clip-higher is low 0.2, high 0.28."""
@@ -174,7 +230,7 @@ class PPOClip:
 
     def __post_init__(self) -> None:
         check_band("PPOClip", self.low, self.high)
-        if self.dual is not None and self.dual <= 1 + self.high:
+        if self.dual is not None and not self.dual > 1 + self.high:
             raise ConfigError(
                 f"PPOClip.dual must be above 1 + high = {1 + self.high} (or null), got {self.dual}"
             )
@@ -226,7 +282,7 @@ class Reinforce:
     cap: float | None = None
 
     def __post_init__(self) -> None:
-        if self.cap is not None and (self.cap < 1 or not self.importance):
+        if self.cap is not None and not (self.cap >= 1 and self.importance):
             raise ConfigError(
                 f"Reinforce.cap bounds importance weights from above: at least 1 and with "
                 f"importance on, got cap {self.cap}, importance {self.importance}"
@@ -235,6 +291,40 @@ class Reinforce:
     def terms(self, logprobs: Tensor, old: Tensor, advantages: Tensor, lengths: Tensor) -> Terms:
         """See `reinforce`."""
         return reinforce(logprobs, old, advantages, self.importance, self.cap)
+
+
+@dataclass(frozen=True, slots=True)
+class GMPO:
+    """`gmpo`. The bounds are nats, not distances of a ratio from 1."""
+
+    low: float = 0.4
+    high: float = 0.4
+
+    def __post_init__(self) -> None:
+        if not (self.low >= 0 and self.high >= 0):
+            raise ConfigError(
+                f"GMPO.low and high must be at least 0 nats, got {self.low}, {self.high}"
+            )
+
+    def terms(self, logprobs: Tensor, old: Tensor, advantages: Tensor, lengths: Tensor) -> Terms:
+        """See `gmpo`."""
+        return gmpo(logprobs, old, advantages, lengths, self.low, self.high)
+
+
+@dataclass(frozen=True, slots=True)
+class SAPO:
+    """`sapo`."""
+
+    gain: float = 1.0
+    harm: float = 1.05
+
+    def __post_init__(self) -> None:
+        if not (self.gain > 0 and self.harm > 0):
+            raise ConfigError(f"SAPO.gain and harm must be above 0, got {self.gain}, {self.harm}")
+
+    def terms(self, logprobs: Tensor, old: Tensor, advantages: Tensor, lengths: Tensor) -> Terms:
+        """See `sapo`."""
+        return sapo(logprobs, old, advantages, self.gain, self.harm)
 
 
 def check_band(name: str, low: float, high: float) -> None:

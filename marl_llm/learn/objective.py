@@ -73,7 +73,7 @@ class Objective:
         """
         old = torch.where(self.fresh, before, self.sampler)
         terms = self.loss.terms(logprobs, old, self.advantages, lengths)
-        if self.reference is None or self.kl_form == "reward":
+        if self.reference is None or self.kl_form == "reward" or self.kl_coefficient == 0:
             return terms, terms.loss
         if self.kl_form == "k2":
             kl = k2(logprobs, self.reference)

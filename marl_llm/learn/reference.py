@@ -44,6 +44,7 @@ class KL:
     form: str = "k2"
     final: float | None = None  # coefficient after `over` updates; None = constant
     over: int = 0  # updates of the linear way there
+    keep: bool = False  # hold a reference though no term uses it, for signals that do
 
     def __post_init__(self) -> None:
         if self.form in REFUSED:
@@ -66,7 +67,7 @@ class KL:
     @property
     def used(self) -> bool:
         """Whether a reference is needed at any time of the run."""
-        return self.coefficient > 0 or bool(self.final)
+        return self.coefficient > 0 or bool(self.final) or self.keep
 
     def at(self, update: int) -> float:
         """The coefficient at an update (0 = the first)."""

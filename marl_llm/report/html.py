@@ -27,6 +27,7 @@ from pathlib import Path
 from typing import Any
 
 from marl_llm.errors import CheckpointError
+from marl_llm.report import disclosure
 from marl_llm.report.episodes import RecordedEpisode, episode_files, read_episodes
 from marl_llm.report.metrics import Row, Shown, read, replace_text, series, shown
 from marl_llm.report.summary import (
@@ -67,6 +68,7 @@ def write_report(run_dir: Path) -> Path:
         subtitle=html.escape(_subtitle(run_dir, rows, summary)),
         tiles=_tiles(rows, summary),
         changes=_changes(rows),
+        disclosure=_disclosure(run_dir, rows, summary),
         config=_config(run_dir),
         style=here.with_name("page.css").read_text(encoding="utf-8"),
         data=json_block(report_data(run_dir, rows, summary)),
@@ -344,6 +346,14 @@ def _changes(rows: Sequence[Row]) -> str:
         for change in changes(rows)
     ]
     return "\n".join(lines) or '<tr><td colspan="4">Nothing was measured twice yet.</td></tr>'
+
+
+def _disclosure(run_dir: Path, rows: Sequence[Row], summary: Mapping[str, Any]) -> str:
+    """What a paper should say of the run, as far as the run knows it."""
+    files = episode_files(run_dir)
+    games = read_episodes(files[max(files)]) if files else []
+    config = disclosure.read_config(run_dir / CONFIG_FILE)
+    return disclosure.as_html(disclosure.Run(config, rows, summary, games))
 
 
 def _config(run_dir: Path) -> str:

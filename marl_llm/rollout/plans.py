@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from marl_llm.errors import ConfigError
 from marl_llm.seeds import derive
+from marl_llm.types import Turn
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,6 +20,7 @@ class Plan:
     seed: int  # of the game's own draws
     players: Mapping[str, str]  # agent -> name of who sits there
     attempt: int = 0
+    opening: tuple[Turn, ...] = ()  # turns of an episode of this seed, carried out before play
 
 
 def balanced(

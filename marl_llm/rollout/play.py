@@ -4,6 +4,9 @@ One loop: start games until `concurrency` are running, ask every agent that must
 players' prompts to their engines, and go on with whatever game an answer comes back for. A game
 never waits for another. Every draw hangs on (seed, episode, agent, its turn), so who shares a batch
 with whom does not matter for what is sampled.
+
+A plan may have an opening: turns of an earlier episode that are carried out again, in the game and
+in the memories of the players, before anybody is asked. What they earn counts.
 """
 
 from __future__ import annotations
@@ -16,7 +19,7 @@ from itertools import count
 from marl_llm.agents import Player
 from marl_llm.agents.chat import Chat
 from marl_llm.agents.role import Role, Seat
-from marl_llm.errors import ConfigError, DeadlineError, nearest
+from marl_llm.errors import ConfigError, DeadlineError, EpisodeError, nearest
 from marl_llm.games import Game
 from marl_llm.rollout.plans import Plan
 from marl_llm.rollout.shaping import Shaping
@@ -60,6 +63,19 @@ class _Draft:
     reply: str = ""
     reward: float = 0.0
     shaping: float = 0.0
+
+    @classmethod
+    def again(cls, turn: Turn) -> _Draft:
+        """An earlier turn, whose rewards are still to come."""
+        return cls(
+            observation=turn.observation,
+            player=turn.player,
+            policy=turn.policy,
+            move=Move(turn.action, turn.fault),
+            prompt_ids=turn.prompt_ids,
+            completion=completion_of(turn),
+            reply=turn.reply,
+        )
 
     def finished(self) -> Turn:
         completion = self.completion
@@ -109,6 +125,13 @@ class _Table:
     shaped: dict[str, float] = field(default_factory=dict)
 
 
+def completion_of(turn: Turn) -> Completion | None:
+    """The reply of a finished turn, as an engine gave it; None = nothing was sampled."""
+    if turn.finish is None:
+        return None
+    return Completion(0, turn.ids, turn.logprobs, turn.versions, turn.finish)
+
+
 def play(
     plans: Sequence[Plan],
     games: Mapping[str, Callable[[], Game]],
@@ -141,6 +164,7 @@ def play(
         ConfigError: a plan names an unknown game or player, a policy without an engine, or not one
             player for each agent; two plans have one id; `concurrency` is below 1.
         DeadlineError: nothing was finished for `stall_seconds`.
+        EpisodeError: the game does not go as a plan's opening says.
     """
     if concurrency < 1:
         raise ConfigError(f"rollout.concurrency must be at least 1 game, got {concurrency}")
@@ -224,7 +248,35 @@ class _Loop:
             )
         game.reset(plan.seed)
         gap = game.gap() if self._shaping.active else 0.0
-        return _Table(plan, game, gap, time.monotonic())
+        table = _Table(plan, game, gap, time.monotonic())
+        for turn in plan.opening:
+            self._repeat(table, turn)
+        table.awaited = self._still_awaited(table)  # of the ply that the opening ends in
+        for agent in table.awaited:
+            self._ask(table, agent)
+        return table
+
+    def _repeat(self, table: _Table, turn: Turn) -> None:
+        """Carry out a turn of the opening."""
+        plan, agent = table.plan, turn.observation.agent
+        table.awaited = self._still_awaited(table) or table.game.acting()
+        if agent not in table.awaited:
+            raise EpisodeError(
+                f"turn {len(table.drafts)} of the opening of episode {plan.id} is {agent}'s, but "
+                f"{plan.game} with seed {plan.seed} then waits for "
+                f"{', '.join(table.awaited) or 'nobody'}; an opening is made of the first "
+                "turns of an episode with the same seed, in a game that its seed and moves fix"
+            )
+        table.asked[agent] = table.asked.get(agent, 0) + 1
+        draft = _Draft.again(turn)
+        seat = self._seats[plan.players[agent]]
+        if isinstance(seat, ModelSeat) and draft.completion is not None:
+            self._memory(table, agent, seat).recall(turn.observation, draft.completion)
+        self._move(table, agent, draft)
+        table.awaited = tuple(other for other in table.awaited if other != agent)
+
+    def _still_awaited(self, table: _Table) -> tuple[str, ...]:
+        return tuple(agent for agent in table.awaited if agent in table.game.acting())
 
     def _advance(self, table: _Table) -> bool:
         """Go on until a model must be asked or the game is over; True when it is over."""
@@ -257,9 +309,7 @@ class _Loop:
             move = Move(seat.act(game, agent, rng))
             table.answers[agent] = _Draft(observation, name, None, move)
             return
-        if agent not in table.seats:
-            table.seats[agent] = Seat(seat.role, seat.chat, self._rules_of(plan.game, game))
-        prompt = table.seats[agent].prompt(observation)
+        prompt = self._memory(table, agent, seat).prompt(observation)
         deadline = None if self._turn_seconds is None else time.monotonic() + self._turn_seconds
         number = next(self._numbers)
         self._asked[number] = _Asked(table, seat.policy, observation, prompt)
@@ -272,6 +322,12 @@ class _Loop:
                 deadline,
             )
         )
+
+    def _memory(self, table: _Table, agent: str, seat: ModelSeat) -> Seat:
+        if agent not in table.seats:
+            rules = self._rules_of(table.plan.game, table.game)
+            table.seats[agent] = Seat(seat.role, seat.chat, rules)
+        return table.seats[agent]
 
     def _rules_of(self, name: str, game: Game) -> str:
         if name not in self._rules:

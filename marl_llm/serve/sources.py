@@ -117,8 +117,8 @@ class EngineSettings:
             raise ConfigError(f"engine.max_batch must be at least 1, got {self.max_batch}")
         dtype_of(self.dtype, self.device)
 
-    def serve(self, folder: Path, version: int = 0) -> TransformersEngine:
-        """An engine over a model folder."""
+    def serve(self, folder: Path | str, version: int = 0) -> TransformersEngine:
+        """An engine over a model folder, or over a model by its name."""
         model, tokenizer = load_model(str(folder), dtype=self.dtype, device=self.device)
         return TransformersEngine(
             model,

@@ -69,8 +69,8 @@ def gone(pids, seconds=20.0):
     return True
 
 
-def files(run_dir):
-    folder = run_dir / "checkpoints" / f"update_{UPDATES:06d}" / "policies" / "main"
+def files(run_dir, update=UPDATES):
+    folder = run_dir / "checkpoints" / f"update_{update:06d}" / "policies" / "main"
     return {path.name: path.read_bytes() for path in sorted(folder.iterdir())}
 
 
@@ -105,6 +105,27 @@ def test_ray_gives_the_numbers_of_one_process_and_leaves_none(local, tmp_path, c
     assert gone(set(children()) - before)
     assert shown.err == "", "Ray keeps quiet"
     assert "ray" not in shown.out.replace(str(run_dir), "").lower()
+
+
+PLACE = "+annotator@policies.main.annotators"
+SIGNALS = tuple(
+    f"{PLACE}.{name}={name}"
+    for name in ("state_values", "hindsight", "greedy_return", "judge_score")
+)
+
+
+@pytest.mark.ray
+@pytest.mark.parametrize("credit", ["vine_ppo", "hcapo"])
+def test_replays_and_signals_are_those_of_one_process(local, tmp_path, credit):
+    words = (*SMALL, "rollout.group_size=2", "updates=1", f"credit={credit}", *SIGNALS)
+    folders = []
+    for runtime in ("local", "ray"):
+        run_dir = with_models(local, tmp_path / runtime)
+        assert main(["train", *words, f"run.dir={run_dir}", f"runtime={runtime}"]) == 0
+        folders.append(run_dir)
+    alone, over_ray = folders
+    assert losses(over_ray) == losses(alone)
+    assert files(over_ray, 1) == files(alone, 1)
 
 
 @pytest.fixture(scope="module")

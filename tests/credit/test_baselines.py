@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from marl_llm.credit import baselines
 from marl_llm.credit.baselines import Pool
+from marl_llm.credit.grpo import GRPO
 from marl_llm.errors import ConfigError
 
 LAW = settings(max_examples=30, deadline=None)
@@ -49,12 +50,28 @@ def test_an_agent_counts_once_in_each_cell(batch):
     assert pool.count.tolist() == [2, 2, 1]
 
 
+def test_the_first_turn_is_the_first_that_was_played(batch):
+    # The rows turned round: still the first sampled turn of each agent, not its first row.
+    there = batch.take(np.arange(6)[::-1])
+    assert baselines.pool(there, there.agents(), (), "agent").weight.tolist() == [0, 1, 0, 0, 1, 1]
+
+
 def test_unlike_roles_are_refused_by_name(make_batch):
     batch = make_batch([1, 2, 3, 4], agent=[0, 1, 0, 1], episode=[0, 0, 1, 1], group=[0, 0, 1, 1])
     with pytest.raises(ConfigError, match=r"'alice' and 'bob'.*mix_roles"):
         baselines.pool(batch, batch.agents(), ("group",), "agent")
     pool = baselines.pool(batch, batch.agents(), ("group",), "agent", mix_roles=True)
     assert pool.count.tolist() == [2, 2]
+
+
+def test_an_agent_may_have_several_roles(make_batch):
+    # Its whole return counts in both, by its first turn in each: 3 and 5 here, 3 and 5 there.
+    batch = make_batch([1, 2, 4, 1], agent=[0] * 4, episode=[0, 0, 1, 1], role=[0, 1, 0, 1])
+    with pytest.raises(ConfigError, match=r"pools roles 'alice' and 'bob'.*; add 'role' to `by`"):
+        GRPO().estimate(batch)
+    got = GRPO(by=["group", "agent", "role"], epsilon=0.0).estimate(batch)
+    np.testing.assert_allclose(got.advantage, np.array([-1, -1, 1, 1]) / np.sqrt(2))
+    assert got.stats["groups"] == 2
 
 
 def test_unknown_column_offers_the_nearest(batch):
@@ -84,10 +101,56 @@ def test_equal_values_leave_exact_zeros(value, n):
     assert not alone.any()
 
 
+@pytest.mark.parametrize("size", [1e-12, 1.0, 1e8])
+def test_sums_that_differ_by_rounding_alone_are_equal(size):
+    # .1 + .2 + .3 and .3 + .2 + .1 differ in the last bit: over itself, that is a whole deviation.
+    x = size * np.array([0.1 + 0.2 + 0.3, 0.3 + 0.2 + 0.1])
+    pool = flat([1, 1])
+    assert x[0] != x[1]
+    assert not baselines.standardise(x, pool, ddof=0, epsilon=0.0).any()
+    assert not baselines.whiten(x, np.ones(2), ddof=0, epsilon=0.0).any()
+    assert baselines.pool_statistics(x, pool)["zero_std_groups"] == 1
+    # A millionth of a millionth is a difference.
+    x[1] = x[0] * (1 + 1e-12)
+    assert np.abs(baselines.standardise(x, pool, ddof=0, epsilon=0.0)) == pytest.approx(1, abs=1e-3)
+    assert baselines.pool_statistics(x, pool)["zero_std_groups"] == 0
+
+
+@pytest.mark.parametrize(
+    ("unit", "weight"),
+    [
+        ("token", [0, 1, 2, 0, 4, 5]),
+        ("turn", [0, 1, 1, 0, 1, 1]),
+        ("agent", [0, 1, 1, 0, 1, 0]),  # the first turn that is known of each
+        ("episode", [0, 0.5, 0.5, 0, 1, 0]),
+    ],
+)
+def test_what_is_not_known_is_not_counted(batch, unit, weight):
+    known = np.array([False, True, True, True, True, True])
+    pool = baselines.pool(batch, batch.agents(), (), unit, known=known)
+    assert pool.weight.tolist() == weight
+    assert pool.count.tolist() == [sum(weight)]
+
+
+def test_an_episode_counts_once_however_many_of_its_agents_are_known(batch):
+    # Agent 1 of the first episode is not known: agent 0 is all of it, not half.
+    known = np.array([True, False, True, True, True, True])
+    pool = baselines.pool(batch, batch.agents(), (), "episode", known=known)
+    assert pool.weight.tolist() == [1, 0, 0, 0, 1, 0]
+    assert pool.count.tolist() == [2]
+
+
 def test_a_large_common_offset_does_not_make_a_spread():
     # One-pass E[x²] - E[x]² loses all digits here.
     x = 1e8 + np.array([0.0, 1.0, 2.0])
     assert baselines.std(x, flat([1, 1, 1]), 1) == 1
+
+
+def test_leaving_oneself_out():
+    # Others' means of 1, 2, 6: 4, 3.5, 1.5; 8 is alone.
+    pool = Pool(np.array([0, 0, 0, 1]), np.ones(4), np.array([3.0, 1.0]))
+    got = baselines.leave_one_out(np.array([1.0, 2, 6, 8]), pool)
+    np.testing.assert_allclose(got, [-3, -1.5, 4.5, 0])
 
 
 def test_the_whole_own_episode_is_left_out():

@@ -25,6 +25,36 @@ def advantage(estimator, batch):
     return estimator.estimate(batch).advantage
 
 
+def plain(estimator, batch):
+    """The three formulas, agent by agent, in the cells of group and agent."""
+    total, cells = {}, {}
+    lengths = batch.lengths
+    for i in range(len(batch)):
+        me = (batch.episode[i], batch.agent[i])
+        total[me] = total.get(me, 0.0) + batch.reward[i]
+        if lengths[i]:
+            cells.setdefault((batch.group[i], batch.agent[i]), set()).add(me)
+    worth = {}
+    for cell in cells.values():
+        n = len(cell)
+        mean = sum(total[me] for me in cell) / n
+        spread = sum((total[me] - mean) ** 2 for me in cell) ** 0.5
+        for me in cell:
+            worth[me] = total[me] - mean
+            if isinstance(estimator, GRPO):
+                worth[me] /= spread / max(n - estimator.ddof, 1) ** 0.5 + estimator.epsilon
+            if isinstance(estimator, RLOO):
+                worth[me] *= n / max(n - 1, 1)
+    out = np.zeros(len(batch))
+    for i in range(len(batch)):
+        if lengths[i]:
+            out[i] = worth[batch.episode[i], batch.agent[i]]
+    return out
+
+
+PLAIN = {"grpo": plain, "dr_grpo": plain, "rloo": plain}
+
+
 @pytest.mark.parametrize(
     ("options", "expected"),
     [
@@ -96,6 +126,14 @@ def test_a_silent_last_turn_still_pays(estimator, make_batch):
 
 @ALL
 @LAW
+@given(SEEDS)
+def test_against_a_loop(random_batch, estimator, seed):
+    batch = random_batch(np.random.default_rng(seed))
+    np.testing.assert_allclose(advantage(estimator, batch), plain(estimator, batch), atol=1e-8)
+
+
+@ALL
+@LAW
 @given(SEEDS, st.floats(-5, 5))
 def test_shift_centre_and_other_groups(random_batch, take_rows, estimator, seed, shift):
     batch = random_batch(np.random.default_rng(seed), silent=0.0)
@@ -118,15 +156,19 @@ def test_shift_centre_and_other_groups(random_batch, take_rows, estimator, seed,
 @ALL
 @LAW
 @given(SEEDS)
-def test_splitting_a_turn_changes_nothing(random_batch, take_rows, estimator, seed):
+def test_splitting_a_turn_changes_nothing(random_batch, add_copies, estimator, seed):
     batch = random_batch(np.random.default_rng(seed), silent=0.0)
-    twice = take_rows(batch, np.repeat(np.arange(len(batch)), 2))
+    n = len(batch)
+    copies = add_copies(batch, np.arange(n))
+    second = np.arange(2 * n) >= n
     half = replace(
-        twice,
-        reward=twice.reward / 2,
-        agent_turn=2 * twice.agent_turn + np.tile([0, 1], len(batch)),
+        copies,
+        episode=np.tile(batch.episode, 2),
+        reward=copies.reward / 2,
+        turn=2 * copies.turn + second,
+        agent_turn=2 * copies.agent_turn + second,
     )
-    expected = np.repeat(advantage(estimator, batch), 2)
+    expected = np.tile(advantage(estimator, batch), 2)
     np.testing.assert_allclose(advantage(estimator, half), expected, atol=1e-9)
 
 

@@ -84,6 +84,37 @@ def literal(batch, padding=True):
     return (out - out.mean()) / np.sqrt(out.var(ddof=1) + 1e-8)  # (f)
 
 
+def plain(estimator, batch):
+    """The steps of `literal` on turns, one after the other in plain Python; all sampled."""
+    n, ends = range(len(batch)), {}
+    for i in n:
+        ends.setdefault((batch.game[i], batch.role[i], batch.agent[i]), []).append(i)
+    reward = np.zeros(len(batch))
+    for rows in ends.values():
+        mean = sum(batch.reward[i] for i in rows) / len(rows)
+        for i in rows:
+            reward[i] = batch.reward[i] - mean
+    lengths = batch.lengths.tolist()
+    free = sum(lengths) - estimator.ddof
+    scale = (sum(r * r for r in reward) / free + estimator.epsilon) ** 0.5
+    to_go, later, values = {}, {}, {}
+    for i in sorted(n, key=lambda i: -batch.agent_turn[i]):
+        me = (batch.episode[i], batch.agent[i])
+        later[me] = to_go[i] = reward[i] / scale + later.get(me, 0.0)
+        seen = values.setdefault(
+            (batch.role[i], batch.agent[i]), {0.0} if estimator.padding else set()
+        )
+        seen.add(round(to_go[i], 6))
+    mean = {player: sum(seen) / len(seen) for player, seen in values.items()}
+    out = [to_go[i] - mean[batch.role[i], batch.agent[i]] for i in n]
+    middle = sum(k * x for k, x in zip(lengths, out, strict=True)) / sum(lengths)
+    variance = sum(k * (x - middle) ** 2 for k, x in zip(lengths, out, strict=True)) / free
+    return np.array([(x - middle) / (variance + estimator.epsilon) ** 0.5 for x in out])
+
+
+PLAIN = {"mars_shipped": plain}
+
+
 @LAW
 @given(SEEDS, st.booleans())
 def test_turns_weighted_by_length_equal_the_tokens(random_batch, seed, padding):
@@ -91,6 +122,8 @@ def test_turns_weighted_by_length_equal_the_tokens(random_batch, seed, padding):
     got = advantage(batch, padding=padding)
     expected = literal(batch, padding)
     np.testing.assert_allclose(np.repeat(got, batch.lengths), expected, atol=1e-5)
+    slow = plain(MarsShipped(padding=padding), batch)
+    np.testing.assert_allclose(got, slow, atol=1e-5)
 
 
 def test_the_reward_whitening_only_scales(random_batch):
@@ -106,11 +139,10 @@ def test_distinct_values_do_not_see_how_often_one_wins(make_batch):
     np.testing.assert_allclose(advantage(many, **options)[[0, -1]], [1, -1])
 
 
-def test_twice_the_batch_changes_the_scale_only(random_batch, take_rows):
+def test_twice_the_batch_changes_the_scale_only(random_batch, add_copies):
     batch = random_batch(np.random.default_rng(1), silent=0.0)
     n = len(batch)
-    twice = take_rows(batch, np.tile(np.arange(n), 2))
-    twice = replace(twice, episode=twice.episode + 1000 * (np.arange(2 * n) >= n))
+    twice = add_copies(batch, np.arange(n))
     once, again = advantage(batch), advantage(twice)[:n]
     tokens = len(batch.logprobs)
     larger = np.sqrt((2 * tokens - 1) / (2 * (tokens - 1)))  # ddof 1

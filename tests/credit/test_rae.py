@@ -10,11 +10,38 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from marl_llm.credit.dr_grpo import DrGRPO
+from marl_llm.credit.given import Given
 from marl_llm.credit.rae import RAE, moving_averages
 from marl_llm.errors import CheckpointError, ConfigError
 
 SEEDS = st.integers(0, 2**32 - 1)
 LAW = settings(max_examples=30, deadline=None)
+
+
+def plain(estimator, batch):
+    """Episode by episode in the order of the batch; no discount, subtracted first."""
+    lengths = batch.lengths
+    total, first = {}, {}
+    for i in range(len(batch)):
+        me = (batch.episode[i], batch.agent[i])
+        total[me] = total.get(me, 0.0) + batch.reward[i]
+    for i in np.lexsort((batch.agent_turn, batch.agent, batch.episode)):
+        if lengths[i]:
+            first.setdefault((batch.episode[i], batch.agent[i]), i)
+    average, baseline = {}, {}
+    for me, i in sorted(first.items(), key=lambda item: item[1]):
+        key = (batch.game[i], batch.role[i], batch.agent[i])
+        baseline[me] = average.get(key, 0.0)
+        average[key] = estimator.decay * baseline[me] + (1 - estimator.decay) * total[me]
+    out = np.zeros(len(batch))
+    for i in range(len(batch)):
+        me = (batch.episode[i], batch.agent[i])
+        if lengths[i]:
+            out[i] = total[me] - baseline[me]
+    return out
+
+
+PLAIN = {"rae": plain}
 
 
 def test_worked_values(make_batch):
@@ -30,7 +57,7 @@ def test_worked_values(make_batch):
 
 
 def test_each_game_and_player_has_its_own(make_batch):
-    batch = make_batch([1, 3, 10, 20], agent=[0, 1, 0, 0], game=[0, 0, 1, 1])
+    batch = make_batch([1, 3, 10, 20], agent=[0, 1, 0, 0], group=[0, 0, 1, 1], game=[0, 0, 1, 1])
     got = RAE(decay=0.5).estimate(batch)
     # Only the fourth row has a predecessor: 20 - .5*10 = 15.
     assert got.advantage.tolist() == [1, 3, 10, 15]
@@ -46,7 +73,7 @@ def test_every_turn_gets_the_whole_return(make_batch):
     # γ counts from the agent's last turn, and applies to R - b.
     assert RAE(gamma=0.5).estimate(batch).advantage.tolist() == [2.5, 2, 5]
     state = {"by": ["role"], "averages": {"alice": 1.0, "bob": 0.0}}
-    got = RAE(by=("role",), gamma=0.5).estimate(batch, state=state)
+    got = RAE(by=("role",), gamma=0.5).estimate(batch, Given(state=state))
     assert got.advantage.tolist() == [2, 2, 4]
 
 
@@ -58,6 +85,15 @@ def test_updating_first_scales_by_the_decay(random_batch, seed, decay):
     second = RAE(decay=decay, order="update_first").estimate(batch)
     np.testing.assert_allclose(second.advantage, decay * first.advantage, atol=1e-9)
     assert second.state == first.state
+
+
+@LAW
+@given(SEEDS, st.floats(0, 1))
+def test_it_equals_the_loop(random_batch, seed, decay):
+    batch = random_batch(np.random.default_rng(seed))
+    estimator = RAE(decay=decay)
+    got = estimator.estimate(batch).advantage
+    np.testing.assert_allclose(got, plain(estimator, batch), atol=1e-9)
 
 
 @LAW
@@ -83,7 +119,7 @@ def test_two_batches_in_turn_equal_one(random_batch, take_rows, seed, cut):
     early, late = np.flatnonzero(batch.episode < cut), np.flatnonzero(batch.episode >= cut)
     first = RAE().estimate(take_rows(batch, early))
     state = json.loads(json.dumps(first.state))
-    second = RAE().estimate(take_rows(batch, late), state=state)
+    second = RAE().estimate(take_rows(batch, late), Given(state=state))
     joined = np.concatenate((first.advantage, second.advantage))
     np.testing.assert_allclose(joined, whole.advantage[np.concatenate((early, late))], atol=1e-9)
     assert json.dumps(state) == json.dumps(first.state), "the state given is not touched"
@@ -94,7 +130,7 @@ def test_two_batches_in_turn_equal_one(random_batch, take_rows, seed, cut):
 
 def test_the_state_keeps_who_is_absent(make_batch):
     state = {"by": ["role"], "averages": {"bob": 7.0}}
-    got = RAE(by=("role",)).estimate(make_batch([1.0]), state=state)
+    got = RAE(by=("role",)).estimate(make_batch([1.0]), Given(state=state))
     assert got.state["averages"] == {"alice": pytest.approx(0.05), "bob": 7.0}
 
 
@@ -108,8 +144,16 @@ def test_a_settled_average_is_the_mean(make_batch):
     # From the mean 2 and with a decay near 1, one batch barely moves it.
     batch = make_batch([1, 2, 3])
     state = {"by": ["role"], "averages": {"alice": 2.0}}
-    got = RAE(by=("role",), decay=1.0).estimate(batch, state=state).advantage
+    got = RAE(by=("role",), decay=1.0).estimate(batch, Given(state=state)).advantage
     np.testing.assert_allclose(got, DrGRPO(by=()).estimate(batch).advantage)
+
+
+def test_unlike_roles_do_not_share_an_average_unawares(make_batch):
+    batch = make_batch([1, 10], episode=[0, 0], agent=[0, 1])
+    with pytest.raises(ConfigError, match=r"by=\['game'\] pools roles 'alice' and 'bob'"):
+        RAE(by=("game",)).estimate(batch)
+    state = RAE(by=("game",), mix_roles=True, decay=0.5).estimate(batch).state
+    assert state["averages"] == {"go": 5.25}
 
 
 def test_who_only_kept_silent_is_not_remembered(make_batch):
@@ -121,9 +165,9 @@ def test_who_only_kept_silent_is_not_remembered(make_batch):
 def test_a_state_of_other_keys_is_refused(make_batch):
     state = RAE(by=("role",)).estimate(make_batch([1.0])).state
     with pytest.raises(CheckpointError, match=r"by \['role'\], rae.by asks for"):
-        RAE().estimate(make_batch([1.0]), state=state)
+        RAE().estimate(make_batch([1.0]), Given(state=state))
     with pytest.raises(CheckpointError, match="'by' and 'averages', got"):
-        RAE().estimate(make_batch([1.0]), state={"go": 1.0})
+        RAE().estimate(make_batch([1.0]), Given(state={"go": 1.0}))
 
 
 @pytest.mark.parametrize(

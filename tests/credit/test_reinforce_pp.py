@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from marl_llm.bench.loops import outcome as plain_outcome
 from marl_llm.credit.batch import per_token
 from marl_llm.credit.dr_grpo import DrGRPO
 from marl_llm.credit.reinforce_pp import ReinforcePP, ReinforcePPBaseline
@@ -16,6 +17,41 @@ from marl_llm.errors import ConfigError
 
 SEEDS = st.integers(0, 2**32 - 1)
 LAW = settings(max_examples=30, deadline=None)
+
+
+def plain(estimator, batch):
+    """Token by token from each agent's last one, then one mean and one variance."""
+    lengths = batch.lengths
+    to_go, ahead = np.zeros(len(batch.logprobs)), {}
+    for i in sorted(range(len(batch)), key=lambda i: -batch.agent_turn[i]):
+        me = (batch.episode[i], batch.agent[i])
+        paid, later = batch.reward[i], ahead.get(me, 0.0)
+        if not lengths[i]:
+            ahead[me] = paid + later
+        for t in range(batch.offsets[i + 1] - 1, batch.offsets[i] - 1, -1):
+            to_go[t] = paid + later
+            paid, later = 0.0, estimator.gamma * to_go[t]
+            ahead[me] = later
+    return plain_white(estimator, to_go, to_go)
+
+
+def plain_baseline(estimator, batch):
+    """Agent by agent, then one mean and one variance over the tokens; "subtract" only."""
+    lengths = batch.lengths
+    centred = plain_outcome(batch, scale=False)
+    tokens = [centred[i] for i in range(len(batch)) for _ in range(lengths[i])]
+    return np.where(lengths > 0, plain_white(estimator, centred, tokens), 0.0)
+
+
+def plain_white(estimator, x, tokens):
+    if len(tokens) <= estimator.ddof:
+        return np.zeros(len(x))
+    mean = sum(tokens) / len(tokens)
+    variance = sum((value - mean) ** 2 for value in tokens) / (len(tokens) - estimator.ddof)
+    return np.array([(value - mean) / (variance + estimator.epsilon) ** 0.5 for value in x])
+
+
+PLAIN = {"reinforce_pp": plain, "reinforce_pp_baseline": plain_baseline}
 
 
 def test_worked_values(f1):
@@ -41,6 +77,18 @@ def test_worked_values(f1):
 def test_worked_values_with_a_baseline(f1, shift_mean, expected):
     got = ReinforcePPBaseline(shift_mean=shift_mean).estimate(f1).advantage
     np.testing.assert_allclose(got, expected, atol=2e-6)
+
+
+@LAW
+@given(SEEDS, st.floats(0, 1))
+def test_it_equals_the_loop(random_batch, seed, gamma):
+    batch = random_batch(np.random.default_rng(seed), silent=0.3)
+    for estimator, slow in (
+        (ReinforcePP(gamma=gamma), plain),
+        (ReinforcePPBaseline(), plain_baseline),
+    ):
+        got = estimator.estimate(batch).advantage
+        np.testing.assert_allclose(got, slow(estimator, batch), atol=1e-8)
 
 
 @LAW
@@ -84,8 +132,9 @@ def test_a_batch_of_one_token_is_no_error(make_batch):
 
 def test_alone_can_stay_raw(f1):
     # x of the row alone is 2 instead of 0.
-    got = ReinforcePPBaseline(singleton="raw").estimate(f1)
-    assert got.components["centred"].tolist() == [0.5, -0.5, -0.5, 0.5, 0, 0, 2]
+    parts = ReinforcePPBaseline(singleton="raw").estimate(f1).components
+    centred = parts["return"] + parts["baseline"]
+    assert centred.tolist() == [0.5, -0.5, -0.5, 0.5, 0, 0, 2]
 
 
 def test_a_discount_favours_the_last_tokens(make_batch):

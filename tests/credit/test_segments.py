@@ -6,7 +6,15 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from marl_llm.credit.segments import cells, chains, extremes, following, scan_back, sums
+from marl_llm.credit.segments import (
+    cells,
+    chains,
+    extremes,
+    following,
+    last_of,
+    scan_back,
+    sums,
+)
 
 LAW = settings(max_examples=30, deadline=None)
 KEYS = st.lists(st.tuples(st.integers(-3, 3), st.integers(0, 2)), min_size=1, max_size=40)
@@ -81,3 +89,14 @@ def test_equal_chains_are_bitwise_equal_whatever_stands_beside_them(seed, length
     key = np.repeat([2, 0, 1], [length, 7, length])
     y = scan_back(x, 0.9, chains((key,), np.arange(len(x))))
     assert y[:length].tobytes() == y[-length:].tobytes()
+
+
+@LAW
+@given(KEYS, st.integers(0, 2**32 - 1))
+def test_the_last_of_some_rows(pairs, seed):
+    key, rank = columns(pairs)
+    chosen = np.random.default_rng(seed).random(len(key)) < 0.5
+    links = chains((key,), rank)
+    rows = [i for i in links.order.tolist() if chosen[i]]
+    last = {int(key[i]): i for i in rows}  # a later one takes the place of an earlier one
+    assert np.flatnonzero(last_of(chosen, links)).tolist() == sorted(last.values())

@@ -14,7 +14,7 @@ from marl_llm.learn.aggregation import Aggregation
 from marl_llm.learn.learner import Learner, LearnerSettings
 from marl_llm.learn.live import by_episode, live_turns
 from marl_llm.learn.logprobs import score_all
-from marl_llm.learn.losses import CISPO, GSPO, PPOClip, Reinforce, Terms
+from marl_llm.learn.losses import CISPO, GMPO, GSPO, SAPO, PPOClip, Reinforce, Terms
 from marl_llm.learn.objective import Objective, accumulate
 from marl_llm.learn.optimizer import learning_rate
 from marl_llm.learn.reference import KL
@@ -139,7 +139,14 @@ MEANS = [
 
 
 @pytest.mark.parametrize(
-    ("loss", "mean"), [*zip(LOSSES, MEANS, strict=True), (PPOClip(), MEANS[1]), (GSPO(), MEANS[0])]
+    ("loss", "mean"),
+    [
+        *zip(LOSSES, MEANS, strict=True),
+        (PPOClip(), MEANS[1]),
+        (GSPO(), MEANS[0]),
+        (GMPO(), MEANS[0]),
+        (SAPO(), MEANS[0]),
+    ],
 )
 def test_the_split_into_micro_batches_does_not_matter(loss, mean):
     model = tiny()

@@ -3,7 +3,7 @@ import pytest
 import torch
 from transformers import Gemma2Config, Gemma2ForCausalLM, Qwen3Config, Qwen3ForCausalLM
 
-from marl_llm.learn.logprobs import score, score_all
+from marl_llm.learn.logprobs import STATISTICS, score, score_all, statistics_all
 from marl_llm.learn.rows import pack
 
 SIZES = {
@@ -110,3 +110,60 @@ def test_a_barred_id_has_no_entropy(model):
     hook.remove()
     assert scored.logprobs.item() == pytest.approx(-np.log(2))
     assert scored.entropy.item() == pytest.approx(np.log(2))
+
+
+def test_statistics_of_tokens_by_plain_sums(model):
+    pairs, temperatures = turns(12), np.linspace(0.5, 2.0, 12)
+    found = statistics_all(model, pack(pairs, temperatures), 16)
+    expected = {name: [] for name in STATISTICS}
+    for (prompt, reply), t in zip(pairs, temperatures, strict=True):
+        with torch.no_grad():
+            logits = model(input_ids=torch.tensor([prompt + reply])).logits[0].double()
+        for j, token in enumerate(reply):
+            raw = logits[len(prompt) - 1 + j]
+            p = torch.softmax(raw / t, -1)
+            expected["old_logprob"].append(p[token].log().item())
+            expected["entropy"].append(-(p * p.log()).sum().item())
+            # Σ u log(u / p) over the 64 ids, u = 1/64
+            expected["certainty"].append(((1 / 64) * torch.log((1 / 64) / p)).sum().item())
+            expected["logit"].append(raw[token].item())
+            expected["collision"].append((p * p).sum().item())
+    for name in STATISTICS:
+        np.testing.assert_allclose(found[name], expected[name], atol=2e-5, err_msg=name)
+    np.testing.assert_allclose(
+        found["old_logprob"], score_all(model, pack(pairs, temperatures), 16), atol=1e-6
+    )
+
+
+def test_a_uniform_policy_is_certain_of_nothing(model):
+    def flatten(_module, _inputs, output):
+        output.logits[:] = 1.5
+        return output
+
+    hook = model.register_forward_hook(flatten)
+    found = statistics_all(model, pack([((5, 6), (1, 2))]), 100)
+    hook.remove()
+    values = {name: column.tolist() for name, column in found.items()}
+    assert values["certainty"] == pytest.approx([0, 0], abs=1e-6)
+    assert values["entropy"] == pytest.approx([np.log(64)] * 2)
+    assert values["collision"] == pytest.approx([1 / 64] * 2)
+    assert values["logit"] == [1.5, 1.5]
+
+
+def test_barred_ids_leave_statistics_finite(model):
+    def bar(_module, _inputs, output):
+        output.logits[..., 2:] = float("-inf")
+        output.logits[..., :2] = 0
+        return output
+
+    hook = model.register_forward_hook(bar)
+    found = statistics_all(model, pack([((5, 6), (1,))]), 100)
+    hook.remove()
+    # 2 ids at log(1/2), 62 at -100: mean -(2 · 0.6931 + 62 · 100) / 64 = -96.897
+    assert found["certainty"][0] == pytest.approx(96.89666 - np.log(64), abs=1e-3)
+    assert found["entropy"][0] == pytest.approx(np.log(2))
+
+
+def test_no_tokens_no_statistics(model):
+    found = statistics_all(model, pack([((5, 6), ())]), 100)
+    assert {name: column.shape for name, column in found.items()} == dict.fromkeys(STATISTICS, (0,))

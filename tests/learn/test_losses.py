@@ -10,13 +10,16 @@ from hypothesis import strategies as st
 
 from marl_llm.errors import ConfigError
 from marl_llm.learn.aggregation import Aggregation, token_weights
-from marl_llm.learn.losses import CISPO, GSPO, PPOClip, Reinforce
+from marl_llm.learn.losses import CISPO, GMPO, GSPO, SAPO, PPOClip, Reinforce
 
 OLD = torch.tensor([-1.0, -2.0, -0.5, -0.3, -1.2], dtype=torch.float64)
 NEW = torch.tensor([-0.7, -2.3, -0.5, -0.9, -0.7], dtype=torch.float64)
 A = torch.tensor([1.0, 1.0, 1.0, -1.0, -1.0], dtype=torch.float64)
 LENGTHS = torch.tensor([3, 2])
-ALL = [PPOClip(), PPOClip(0.2, 0.28), GSPO(), CISPO(), Reinforce(), Reinforce(importance=False)]
+ALL = [
+    PPOClip(), PPOClip(0.2, 0.28), GSPO(), CISPO(), GMPO(), SAPO(), Reinforce(),
+    Reinforce(importance=False),
+]  # fmt: skip
 
 
 def terms(loss, new=NEW, old=OLD, a=A, lengths=LENGTHS):
@@ -41,6 +44,12 @@ def gradient(loss, new=NEW, old=OLD, a=A, lengths=LENGTHS):
         (CISPO(), [0.896, 1.84, 0.5, -0.72, -0.896]),
         # absolute cap 5 and no floor: the ratio itself
         (CISPO(0.0, 5.0), [0.944901, 1.703882, 0.5, -0.493930, -1.154105]),
+        # log ρ .3, -.3, 0 stay within .4: exp(0) = 1. -.6 is cut to -.4 where A < 0, and .5, which
+        # costs, is not: exp(.1/2) = 1.051271
+        (GMPO(), [-1.0, -1.0, -1.0, 1.051271, 1.051271]),
+        # 4/τ σ(τ (ρ - 1)): τ = 1: σ(.349859) = .586583, σ(-.259182) = .435565, σ(0) = .5;
+        # τ = 1.05: σ(-.473747) = .383729, σ(.681157) = .663997
+        (SAPO(), [-2.346333, -1.742259, -2.0, 1.461827, 2.529512]),
         (Reinforce(), [0.944901, 1.703882, 0.5, -0.493930, -1.154105]),
         (Reinforce(importance=False), [0.7, 2.3, 0.5, -0.9, -0.7]),
         (Reinforce(cap=1.0), [0.7, 1.703882, 0.5, -0.493930, -0.7]),
@@ -57,6 +66,12 @@ def test_clipped_tokens_are_the_ones_without_gradient():
     assert torch.all(gradient(PPOClip())[[1, 2, 4]] != 0)
     assert terms(GSPO()).clipped.tolist() == [False, False, False, True, True]
     assert terms(CISPO()).clipped.tolist() == [True, True, False, True, True]
+    assert terms(GMPO()).clipped.tolist() == [False, False, False, True, False]
+    assert gradient(GMPO())[3].item() == 0.0
+    assert torch.all(gradient(GMPO())[[0, 1, 2, 4]] != 0)
+    assert not terms(SAPO()).clipped.any()
+    # Without an advantage there is no gain to be taken away.
+    assert not terms(GMPO(), a=0 * A).clipped.any()
 
 
 def test_dual_clip():
@@ -76,8 +91,10 @@ def test_at_ratio_one_the_gradient_is_reinforces(loss):
     np.testing.assert_allclose(gradient(loss, new=OLD), -A, atol=1e-12)
 
 
-@pytest.mark.parametrize("loss", [PPOClip(), PPOClip(0.1, 0.3, None), PPOClip(dual=1.5)])
-def test_ppo_gradient_by_finite_differences(loss):
+@pytest.mark.parametrize(
+    "loss", [PPOClip(), PPOClip(0.1, 0.3, None), PPOClip(dual=1.5), GMPO(), GMPO(0.1, 0.2), SAPO()]
+)
+def test_gradients_by_finite_differences(loss):
     h = 1e-6
     for i in range(len(NEW)):
         step = torch.zeros_like(NEW)
@@ -157,6 +174,26 @@ def test_the_same_terms_under_each_mean(aggregation, expected):
     assert np.dot(weights, terms(PPOClip()).loss.numpy()) == pytest.approx(expected, abs=1e-6)
 
 
+def test_gmpo_under_the_turn_mean_is_one_term_per_turn():
+    # (-1 + 1.051271) / 2
+    zero = np.zeros(2, np.int64)
+    weights = token_weights(Aggregation("turn"), LENGTHS.numpy(), np.ones(2), zero, zero, zero)
+    assert np.dot(weights, terms(GMPO()).loss.numpy()) == pytest.approx(0.025636, abs=1e-6)
+
+
+def test_gmpo_without_bounds_is_gspo_whose_gradient_is_shared_by_the_turn():
+    np.testing.assert_allclose(terms(GMPO(9, 9)).loss, terms(GSPO(0.9, 0.9)).loss)
+    np.testing.assert_allclose(gradient(GMPO(9, 9)), gradient(GSPO(0.9, 0.9)), atol=1e-12)
+
+
+def test_sapo_fades_where_the_ratio_is_far_from_one():
+    # The gradient in log π is -A ρ 4 σ (1 - σ) at τ (ρ - 1): less than REINFORCE's on both sides.
+    new, old = torch.log(torch.tensor([0.1, 1.0, 10.0])), torch.zeros(3)
+    size = gradient(SAPO(), new, old, torch.ones(3), torch.tensor([3])).abs()
+    assert size[1] == 1.0
+    assert torch.all(size[[0, 2]] < 0.1)
+
+
 def test_gspo_under_the_turn_mean():
     # (-1 + .9997) / 2
     zero = np.zeros(2, np.int64)
@@ -172,8 +209,18 @@ def test_gspo_under_the_turn_mean():
         (lambda: PPOClip(high=0.5, dual=1.4), "above 1 \\+ high = 1.5"),
         (lambda: GSPO(low=-1), "GSPO.low"),
         (lambda: CISPO(floor=1.1), "absolute ratios"),
+        (lambda: GMPO(low=-0.1), "GMPO.low"),
+        (lambda: SAPO(harm=0.0), "SAPO.gain and harm"),
         (lambda: Reinforce(cap=0.5), "Reinforce.cap"),
         (lambda: Reinforce(importance=False, cap=2.0), "importance on"),
+        # NaN is below nothing and above nothing.
+        (lambda: PPOClip(low=math.nan), "PPOClip.low"),
+        (lambda: PPOClip(dual=math.nan), "PPOClip.dual"),
+        (lambda: GSPO(high=math.nan), "GSPO.low"),
+        (lambda: CISPO(cap=math.nan), "absolute ratios"),
+        (lambda: GMPO(high=math.nan), "GMPO.low"),
+        (lambda: SAPO(harm=math.nan), "SAPO.gain and harm"),
+        (lambda: Reinforce(cap=math.nan), "Reinforce.cap"),
     ],
 )
 def test_settings_out_of_range_are_refused(make, words):

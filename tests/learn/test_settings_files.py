@@ -8,9 +8,11 @@ import yaml
 
 import marl_llm
 from marl_llm.config import build
+from marl_llm.learn.balance import FlowRL, TrajectoryBalance
+from marl_llm.learn.delta import DelTA
 from marl_llm.learn.learner import LearnerSettings
 from marl_llm.learn.lora import Lora
-from marl_llm.learn.losses import CISPO, GSPO, PPOClip, Reinforce
+from marl_llm.learn.losses import CISPO, GMPO, GSPO, SAPO, PPOClip, Reinforce
 
 CONFIGS = Path(marl_llm.__file__).parent / "configs"
 LOSSES = {
@@ -19,6 +21,11 @@ LOSSES = {
     "gspo": GSPO(),
     "cispo": CISPO(),
     "reinforce": Reinforce(),
+    "gmpo": GMPO(),
+    "sapo": SAPO(),
+    "tb": TrajectoryBalance(0.05),
+    "flowrl": FlowRL(),
+    "delta": DelTA(),
 }
 
 

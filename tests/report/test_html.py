@@ -287,6 +287,12 @@ def test_result_is_readable_without_scripts(page: Page):
     assert "2:52" in page.texts["section"][0]  # 172.4 seconds
 
 
+def test_what_a_paper_should_say_is_there_without_scripts(page: Page):
+    facts = page.texts["details"][1]
+    assert "GPU-hours in all" in facts and "not stated" in facts
+    assert "score: 1 for a win" in facts
+
+
 def test_policy_stands_beside_nash(page: Page):
     policies = page.data["policies"]
     assert [policy["update"] for policy in policies] == [0, 50, 100, 150, 200]
