@@ -169,7 +169,7 @@ def test_a_loop_that_is_not_linear_is_not_scaled_from_a_large_batch(monkeypatch)
         return crediting.loop_seconds(loop, GRPO(), made_up(64, tokens=2))
 
     assert seconds(1) == (64, pytest.approx(0.064))
-    # 8 per episode at 8 episodes, 16 at 16, which is twice as much, then too much.
+    # 8 ms per episode at 8 episodes, 16 at 16, and 32 at 32, which is too much.
     episodes, whole = seconds(2)
     assert episodes == 16
     assert whole == pytest.approx(0.016 * 64)

@@ -284,12 +284,15 @@ def whiten(
     Returns:
         A, [N]. Exactly 0 everywhere if all counted values are equal, but for rounding.
     """
-    total, held = weight.sum(), x[weight > 0]
+    total, held = weight.sum(), x[_held(weight)]
     if total <= ddof or _alike(held.min(), held.max()):
         return np.zeros(len(x))
     middle = np.sum(weight * x) / total
-    variance = np.sum(weight * (x - middle) ** 2) / (total - ddof)
-    scaled = (x if shift_mean == "keep" else x - middle) / np.sqrt(variance + epsilon)
+    centred = x - middle
+    squares = centred**2
+    squares *= weight
+    variance = squares.sum() / (total - ddof)
+    scaled = np.divide(x if shift_mean == "keep" else centred, np.sqrt(variance + epsilon), centred)
     return scaled + middle if shift_mean == "restore" else scaled
 
 

@@ -57,7 +57,9 @@ class TurnBatch:
     logprobs: Array  # [M] float: the sampler's, nats
     names: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     signals: Mapping[str, Array] = field(default_factory=dict)  # [N] or [M], e.g. "value"
-    _agents: Chains = field(init=False, repr=False, compare=False)  # found once, read by nearly all
+    # Found once, since nearly all estimators read them.
+    _agents: Chains = field(init=False, repr=False, compare=False)
+    _lengths: Array = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         n, m = len(self.group), len(self.logprobs)
@@ -83,6 +85,7 @@ class TurnBatch:
             raise EpisodeError(f"{m} log-probs for {starts[-1]} sampled tokens")
         agents = chains((self.episode, self.agent), self.agent_turn)
         object.__setattr__(self, "_agents", agents)
+        object.__setattr__(self, "_lengths", np.diff(starts))
         self._check_values()
         self._check_order()
 
@@ -92,7 +95,7 @@ class TurnBatch:
     @property
     def lengths(self) -> Array:
         """Sampled tokens per turn, [N]."""
-        return np.diff(self.offsets)
+        return self._lengths
 
     def column(self, name: str) -> Array:
         """One of the `KEYS`, [N] int."""

@@ -12,7 +12,7 @@ import numpy as np
 
 from marl_llm.credit.batch import TurnBatch
 from marl_llm.credit.segments import Array
-from marl_llm.credit.signals import KNOWN
+from marl_llm.credit.signals import KNOWN, MISSING
 from marl_llm.errors import EpisodeError
 
 
@@ -21,8 +21,9 @@ def labelled(batch: TurnBatch, *names: str) -> tuple[Array, dict[str, float]]:
     sampled = batch.lengths > 0
     known = sampled.copy()
     for name in names:
-        known &= batch.known(name)
-    return known, {"missing_labels": float(np.sum(sampled & ~known))}
+        if name + MISSING in batch.signals:
+            known &= batch.known(name)
+    return known, {"missing_labels": float(np.count_nonzero(sampled & ~known))}
 
 
 def label(batch: TurnBatch, name: str, low: float, high: float = np.inf) -> Array:

@@ -181,7 +181,7 @@ class PureSegments(MinForm):
         """Credit for every sampled token of the batch."""
         agents = batch.agents()
         pool = self.pool(batch, agents)
-        segment = batch.token_signal("segment").astype(np.int64)
+        segment = batch.token_key("segment")
         turn = tokens.turn_of(batch.offsets)
         inside = np.flatnonzero(segment >= 0)
         step, count = cells((turn[inside], segment[inside]), len(inside))

@@ -85,15 +85,13 @@ class RAE:
         agents = batch.agents()
         total = returns.totals(batch.reward, agents)
         # The first sampled turn of every (episode, agent) speaks for it.
-        rows = np.flatnonzero(
-            baselines.pool(batch, agents, self.by, "agent", mix_roles=self.mix_roles).weight
-        )
-        columns = [batch.column(name)[rows] for name in self.by]
-        cell, count = cells(columns, len(rows))
-        first = firsts(cell, count)
+        pool = baselines.pool(batch, agents, self.by, "agent", mix_roles=self.mix_roles)
+        rows = np.flatnonzero(pool.weight)
+        cell, count = cells((pool.cell[rows],), len(rows))
+        columns = [batch.column(name) for name in self.by]
         keys = [
             tuple(map(batch.name, self.by, (int(column[row]) for column in columns)))
-            for row in first
+            for row in rows[firsts(cell, count)]
         ]
         averages = self._averages(given.state)
         start = np.array([averages.get(key, 0.0) for key in keys])

@@ -174,8 +174,8 @@ def scan_back(x: Array, decay: Array | float, links: Chains) -> Array:
     reached = np.where(links.after > 0, decay, 0.0)[order]
     reach, longest = 1, int(links.after.max(initial=0))
     while reach <= longest:
-        y[:-reach] += reached[:-reach] * y[reach:]
-        reached[:-reach] *= reached[reach:]
+        y[:-reach] += reached[: len(y) - reach] * y[reach:]
+        reached = reached[:-reach] * reached[reach:]
         reach *= 2
     out = np.empty_like(y)
     out[order] = y

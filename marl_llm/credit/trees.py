@@ -19,7 +19,8 @@ import numpy as np
 from marl_llm.credit import baselines
 from marl_llm.credit.batch import TurnBatch
 from marl_llm.credit.segments import Array, Chains, cells, chains, extremes, firsts, scan_back, sums
-from marl_llm.credit.tries import prefixes
+from marl_llm.credit.tokens import spans
+from marl_llm.credit.tries import alike_first
 from marl_llm.errors import EpisodeError
 
 Average = Literal["children", "episodes"]
@@ -30,17 +31,20 @@ AVERAGES = ("children", "episodes")
 class Tree:
     """The decisions of a batch, and the states in front of and behind them. Made by `grow`.
 
-    A decision is its own state behind it. The state in front of a decision is the one behind the
-    decision before it, the joint one if several agents moved at once, or the root.
+    The state in front of a decision is the one behind the decision before it, the joint one if
+    several agents moved at once, or the root.
     """
 
     node: Array  # [N] int: state behind the row's decision; meaningless where nothing was sampled
     before: Array  # [N] int: state in front of it; likewise
     first: Array  # [N] bool: one row of each decision, to count it once
     sampled: Array  # [N] bool
-    visited: Array  # [V] int: the state of each visit of a state by an episode
-    visitor: Array  # [V] int: the episode, numbered in its order
-    share: Array  # [V] float: what the visit weighs in the mean over children
+    front: Array  # [S] int: state in front of each step of an episode, one episode after the other
+    behind: Array  # [S] int: state behind it
+    links: Chains  # of the steps of each episode
+    several: Array  # [J] int: the rows that moved with others,
+    at: Array  # [J] int: in these steps
+    walker: Array  # [S] int: the episode of each step, numbered in its order
 
 
 def grow(batch: TurnBatch) -> Tree:
@@ -70,25 +74,28 @@ def grow(batch: TurnBatch) -> Tree:
 
     opens, closes = _borders(step)
     starts, _ = _borders(episode[rows])
-    behind = nodes + prefixes((node[rows],), _since(starts))[closes]
+    behind = nodes + alike_first((node[rows],), np.flatnonzero(starts))[closes]
     root = behind.max(initial=nodes) + 1 + group[rows[opens]]
     links = _in_order(episode[rows[opens]])
     front = np.where(links.before == 0, root, np.append(0, behind)[:-1])
-    share, root_share = _shares(front, behind, links)
 
-    at_root = links.before == 0
     before = np.zeros(n, dtype=np.int64)
     before[rows] = front[step]
     _check_histories(batch, rows, node, before)
-    walker = episode[rows[opens]]
+    # Of several decisions at once each is a state of its own, beside the joint one behind them.
+    joint = ~(opens & closes)
+    node[rows] = np.where(joint, node[rows], behind[step])
     return Tree(
         node=node,
         before=before,
         first=first,
         sampled=sampled,
-        visited=np.concatenate((node[rows], behind, front[at_root])),
-        visitor=np.concatenate((episode[rows], walker, walker[at_root])),
-        share=np.concatenate((share[step], share, root_share[at_root])),
+        front=front,
+        behind=behind,
+        links=links,
+        several=rows[joint],
+        at=step[joint],
+        walker=episode[rows[opens]],
     )
 
 
@@ -122,13 +129,6 @@ def _check_nodes(batch: TurnBatch, node: Array, nodes: int, sampled: Array) -> N
             f"node {batch.column('node')[mixed[0]]} of group {batch.group[mixed[0]]} is a decision "
             f"of {first!r} and of {second!r}; only copies of one decision carry the same node"
         )
-    pair, pairs = cells((node, batch.episode), len(batch))
-    twice = np.flatnonzero(sampled & (np.bincount(pair[sampled], minlength=pairs) > 1)[pair])
-    if len(twice):
-        raise EpisodeError(
-            f"node {batch.column('node')[twice[0]]} comes twice in episode "
-            f"{batch.episode[twice[0]]}; every decision of an episode has a node of its own"
-        )
 
 
 def _check_histories(batch: TurnBatch, rows: Array, node: Array, before: Array) -> None:
@@ -136,6 +136,12 @@ def _check_histories(batch: TurnBatch, rows: Array, node: Array, before: Array) 
     torn = rows[before[rows] > low[node[rows]]]
     if len(torn):
         row = torn[0]
+        own = rows[(node[rows] == node[row]) & (batch.episode[rows] == batch.episode[row])]
+        if len(own) > 1:
+            raise EpisodeError(
+                f"node {batch.column('node')[row]} comes twice in episode {batch.episode[row]}; "
+                "every decision of an episode has a node of its own"
+            )
         same = rows[(node[rows] == node[row]) & (before[rows] == low[node[row]])]
         here, there = (batch.episode[i] for i in (same[0], row))
         raise EpisodeError(
@@ -157,9 +163,9 @@ def _shares(front: Array, behind: Array, links: Chains) -> tuple[Array, Array]:
         behind: state after it, [S] int.
         links: chains of each episode's steps, one episode after the other.
     """
-    one = firsts(*cells((behind, front), len(front)))
     size = int(max(front.max(initial=0), behind.max(initial=0))) + 1
-    children = np.bincount(front[one], minlength=size)
+    one = firsts(behind, size)  # there is one way to every state
+    children = np.bincount(front[one[one < len(front)]], minlength=size)
     children += np.bincount(behind[links.after == 0], minlength=size)
     part = 1.0 / np.maximum(children, 1)
     share = scan_back(np.where(links.after == 0, part[behind], 0.0), part[behind], links)
@@ -190,14 +196,19 @@ def values(
     paid = rows[firsts(*cells((episode[rows], batch.agent[rows]), len(rows)))]
     team = np.bincount(episode[paid], minlength=episodes)
     # Every visit of a state by an episode counts for each agent of that episode.
-    each = team[tree.visitor]
-    skipped = (np.cumsum(team) - team)[tree.visitor] - (np.cumsum(each) - each)
-    payee = paid[np.repeat(skipped, each) + np.arange(each.sum())]
-    weight = np.repeat(tree.share, each) if average == "children" else np.ones(len(payee))
+    at_root = tree.links.before == 0
+    visited = np.concatenate((tree.node[tree.several], tree.behind, tree.front[at_root]))
+    visitor = np.concatenate((tree.walker[tree.at], tree.walker, tree.walker[at_root]))
+    each = team[visitor]
+    payee = paid[spans((np.cumsum(team) - team)[visitor], each)]
+    weight = np.ones(len(payee))
+    if average == "children":
+        share, root_share = _shares(tree.front, tree.behind, tree.links)
+        weight = np.repeat(np.concatenate((share[tree.at], share, root_share[at_root])), each)
 
     cell, count = cells(
         (
-            np.concatenate((np.repeat(tree.visited, each), tree.node[rows], tree.before[rows])),
+            np.concatenate((np.repeat(visited, each), tree.node[rows], tree.before[rows])),
             np.concatenate((batch.agent[payee], batch.agent[rows], batch.agent[rows])),
         ),
         len(payee) + 2 * len(rows),

@@ -18,20 +18,6 @@ from marl_llm.credit.tokens import spans
 BLOCK = 32  # symbols that two sequences are compared over at first, then 4 times as many, and so on
 
 
-def prefixes(symbols: Sequence[Array], before: Array) -> Array:
-    """Number the prefixes of sequences: equal = the same symbols from the start up to here.
-
-    Args:
-        symbols: integer columns that make a symbol, each [S].
-        before: symbols of the same sequence in front of this one, [S] int.
-
-    Returns:
-        [S] int in 0..P-1.
-    """
-    alike = alike_first(symbols, np.flatnonzero(before == 0))
-    return (np.cumsum(alike == np.arange(len(alike))) - 1)[alike]
-
-
 def alike_first(symbols: Sequence[Array], start: Array, root: Array | None = None) -> Array:
     """The first symbol, in the order of the columns, that ends the same prefix as this one.
 

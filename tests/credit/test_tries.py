@@ -25,22 +25,28 @@ def test_prefixes(block, seed):
         word[rng.integers(0, len(word)) :] ^= rng.integers(0, 2)
         words.append(tuple(word.tolist()))
     flat = np.concatenate(words)
-    before = np.concatenate([np.arange(len(word)) for word in words])
+    ends = np.cumsum([len(word) for word in words])
+    start = np.append(0, ends[:-1])
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(tries, "BLOCK", block)
-        code = tries.prefixes((flat,), before)
+        alike = tries.alike_first((flat,), start)
     heads = [word[: k + 1] for word in words for k in range(len(word))]
-    numbers = {}
-    for head, number in zip(heads, code.tolist(), strict=True):
-        assert numbers.setdefault(head, number) == number
-    assert sorted(numbers.values()) == list(range(len(numbers)))
+    assert alike.tolist() == [heads.index(head) for head in heads]
 
 
-def test_prefixes_of_one_long_word_and_of_none():
+def test_equal_sequences_of_unlike_roots_share_nothing():
+    flat = np.array([7, 8, 7, 8, 7, 8])
+    alike = tries.alike_first((flat,), np.array([0, 2, 4]), np.array([0, 1, 0]))
+    assert alike.tolist() == [0, 1, 2, 3, 0, 1]
+
+
+def test_all_columns_make_a_symbol():
+    one, other = np.array([1, 1, 1, 1]), np.array([0, 0, 0, 5])
+    assert tries.alike_first((one, other), np.array([0, 2])).tolist() == [0, 1, 0, 3]
+
+
+def test_one_long_word_and_none():
     word = np.zeros(5000, dtype=np.int64)
-    both = np.concatenate((word, word))
-    before = np.tile(np.arange(5000), 2)
-    code = tries.prefixes((both,), before)
-    assert np.array_equal(code[:5000], code[5000:])
-    assert len(np.unique(code)) == 5000
-    assert tries.prefixes((word[:0],), word[:0]).tolist() == []
+    alike = tries.alike_first((np.concatenate((word, word)),), np.array([0, 5000]))
+    assert np.array_equal(alike, np.tile(np.arange(5000), 2))
+    assert tries.alike_first((word[:0],), word[:0]).tolist() == []
