@@ -30,7 +30,7 @@ import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from marl_llm import config, team
-from marl_llm.bench import SHORT
+from marl_llm.bench.rollout import SHORT
 from marl_llm.bench.workload import Workload, plans_of, sampled
 from marl_llm.local import LocalRuntime
 from marl_llm.settings import RunSettings

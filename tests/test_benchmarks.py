@@ -1,0 +1,35 @@
+"""The scripts in benchmarks/ name what there is: they are run by hand, and break unseen otherwise."""
+
+from __future__ import annotations
+
+import importlib.util
+import sys
+from pathlib import Path
+
+import pytest
+
+from marl_llm import config
+
+FOLDER = Path(__file__).parents[1] / "benchmarks"
+SCRIPTS = sorted(FOLDER.glob("*.py"))
+
+
+@pytest.fixture
+def load(monkeypatch):
+    def loaded(name):
+        spec = importlib.util.spec_from_file_location(f"benchmark_{name}", FOLDER / f"{name}.py")
+        module = importlib.util.module_from_spec(spec)
+        monkeypatch.setitem(sys.modules, spec.name, module)
+        spec.loader.exec_module(module)
+        return module
+
+    return loaded
+
+
+@pytest.mark.parametrize("name", [path.stem for path in SCRIPTS if path.stem != "trl_grpo"])
+def test_a_script_can_be_loaded(load, name):  # trl_grpo runs in an environment of its own
+    assert callable(load(name).main)
+
+
+def test_the_rules_to_compare_exist(load):
+    assert set(load("credit_rules").RULES) <= set(config.choices("credit"))
