@@ -1,4 +1,4 @@
-"""The scripts in benchmarks/ name what there is: they are run by hand, and break unseen otherwise."""
+"""The scripts in benchmarks/ name what there is: run by hand, they would break unseen."""
 
 from __future__ import annotations
 
