@@ -169,6 +169,8 @@ class Journal:
                 rows, judged.key, "lower" if lower else "higher"
             )
         for item in shown(rows):
+            if item.quantity.name == "success_greedy":
+                summary["success_greedy"] = metric_range(rows, item.key, "higher")
             if item.key.startswith("rollout/") and item.quantity.name == "forfeit_share":
                 summary["forfeits"] = metric_range(rows, item.key)
         if update:

@@ -1,4 +1,4 @@
-"""What is measured between updates: exact NashConv where there is a solver, and matches.
+"""What is measured between updates: exact NashConv where it can be had, matches, and success.
 
 Every measurement draws its own seeds and leaves the engines as they were, so that training goes on
 as if nobody had looked.
@@ -14,6 +14,7 @@ from marl_llm.agents import Player
 from marl_llm.errors import ConfigError
 from marl_llm.evaluate.matches import Match, panel_matches
 from marl_llm.evaluate.nash_conv import Measured, Thoughts, measure
+from marl_llm.evaluate.success import held_out_success
 from marl_llm.evaluate.text_tree import PolicyTable, TextTree, equilibrium_policy, text_tree
 from marl_llm.rollout.play import ModelSeat
 from marl_llm.seeds import derive
@@ -89,7 +90,36 @@ class Measurer:
             matches += played
             for match in played:
                 metrics |= match_metrics(evaluation.seat, match, several=len(games) > 1)
+        for game in games if evaluation.success else ():
+            for manner in ("sampled", "greedy"):
+                metrics |= self._succeed(game, engines, seed, manner == "greedy")
         return Measurement(metrics, policies, tuple(matches))
+
+    def _succeed(
+        self, game: str, engines: Mapping[str, Engine], seed: int, greedy: bool
+    ) -> dict[str, float]:
+        """Success on held-out episodes as metrics, with the behaviour that goes with it."""
+        evaluation = self._run.evaluation
+        found = held_out_success(
+            game,
+            self._makers[game],
+            self._run.rollout.lineups[0],
+            self._seats,
+            engines,
+            episodes=evaluation.success,
+            seed=seed,
+            greedy=greedy,
+        )
+        games = evaluation.games or tuple(self._run.games)
+        suffix = ("_greedy" if greedy else "") + (f"_{game}" if len(games) > 1 else "")
+        values = {
+            f"success{suffix}": found.success.value,
+            f"success{suffix}_low": found.success.low,
+            f"success{suffix}_high": found.success.high,
+            f"calls{suffix}": found.calls,
+            f"reports_right{suffix}": found.reports_right,
+        }
+        return {f"evaluate/{evaluation.seat}/{key}": value for key, value in values.items()}
 
     def _exploit(
         self, engines: Mapping[str, Engine], metrics: dict[str, float], seed: int

@@ -32,7 +32,7 @@ from marl_llm.rollout.play import play
 from marl_llm.seeds import derive, generator
 from marl_llm.serve.sources import TinyModel
 from marl_llm.serve.tiny import build_tokenizer
-from marl_llm.settings import Policy, RunSettings
+from marl_llm.settings import Policy, RunSettings, names_of
 from marl_llm.team import check_replays
 from marl_llm.types import Episode
 
@@ -101,9 +101,9 @@ def _folder(run: RunSettings) -> Line:
 def _random_games(run: RunSettings, name: str) -> list[Episode]:
     """A few games of random play."""
     make = run.makers()[name]
-    agents = {name: make().possible_agents}
+    roles = {name: make().roles}
     seed = derive(run.seed, "plan")
-    plans = balanced(seed, 0, EPISODES, 1, agents, [("random",)])
+    plans = balanced(seed, 0, EPISODES, 1, roles, [("random",)])
     return play(plans, {name: make}, {"random": Uniform()}, {}, seed=seed)
 
 
@@ -124,9 +124,9 @@ def _games(run: RunSettings, samples: Mapping[str, Sequence[Episode]]) -> Iterat
 
 def _rollout(run: RunSettings, samples: Mapping[str, Sequence[Episode]]) -> Iterator[Line]:
     rollout = run.rollout
-    agents = {name: list(run.makers()[name]().possible_agents) for name in run.games}
+    roles = {name: run.makers()[name]().roles for name in run.games}
     try:
-        plans = balanced(run.seed, 0, rollout.episodes, rollout.group_size, agents, rollout.lineups)
+        plans = balanced(run.seed, 0, rollout.episodes, rollout.group_size, roles, rollout.lineups)
     except MarlError as error:
         yield Line("rollout", str(error), "FAIL")
         return
@@ -147,7 +147,7 @@ def _rollout(run: RunSettings, samples: Mapping[str, Sequence[Episode]]) -> Iter
             f"rollout.episodes a multiple of {rollout.group_size * len(run.games)}",
             "WARN",
         )
-    seated = {name for lineup in rollout.lineups for name in lineup}
+    seated = {name for lineup in rollout.lineups for name in names_of(lineup)}
     for policy in run.policies:
         if not any(seat.policy == policy for name, seat in run.seats.items() if name in seated):
             yield Line(
@@ -184,13 +184,10 @@ def _context(
         for bound in (settings.engine.context, None if size is None else size.context)
         if bound is not None
     ]
-    roles = [seat.role for seat in run.seats.values() if seat.policy == policy]
+    cast = run.cast(policy)
+    roles = list(cast.values())
     texts = {
-        game: [
-            prompt
-            for role in roles
-            for prompt in _prompts(role, run.makers()[game]().rules(), episodes)
-        ]
+        game: list(_prompts(cast, run.makers()[game](), episodes))
         for game, episodes in samples.items()
     }
     count = _counter(settings, [text for game in run.games for text, _ in texts[game]])
@@ -218,17 +215,23 @@ def _context(
     return longest, Line(what, said)
 
 
-def _prompts(role: Role, rules: str, episodes: Sequence[Episode]) -> Iterator[tuple[str, int]]:
+def _prompts(
+    cast: Mapping[str, Role], game: Game, episodes: Sequence[Episode]
+) -> Iterator[tuple[str, int]]:
     """(text of a prompt without earlier replies, how many of those stand in it) per turn."""
+    rules = {role: game.instructions(role) for role in cast}
     for episode in episodes:
         said: dict[str, list[str]] = {}
         for turn in episode.turns:
             seen = turn.observation
+            if seen.role not in cast:
+                continue
+            role = cast[seen.role]
             mine = said.setdefault(seen.agent, [])
-            mine.append(role.user_text(rules, seen))
+            mine.append(role.user_text(rules[seen.role], seen))
             window = len(mine) if role.window is None else role.window + 1
             kept = mine[-window:]
-            system = role.system_text(rules, seen.agent)
+            system = role.system_text(rules[seen.role], seen.agent)
             yield "\n".join([system, *kept]), (len(kept) - 1) * (role.thought == "keep")
 
 

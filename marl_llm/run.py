@@ -214,7 +214,11 @@ def check(run: RunSettings) -> None:
             f"{run.rollout.episodes} and {run.rollout.group_size}"
         )
     for name, policy in run.policies.items():
-        team.role_of(run, name)
+        if not run.cast(name):
+            raise ConfigError(
+                f"no line-up seats policy {name!r}, so it would never play; name one of its seats "
+                "in rollout.lineups"
+            )
         if policy.coldstart is None and policy.model.needs_corpus:
             raise ConfigError(
                 f"policies.{name}.model is made from the texts of a cold start, and "

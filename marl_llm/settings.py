@@ -21,6 +21,7 @@ from marl_llm.errors import ConfigError, nearest
 from marl_llm.games.text_game import TextGame
 from marl_llm.learn.learner import LearnerSettings
 from marl_llm.learn.supervised import FitSettings
+from marl_llm.rollout.plans import Lineup
 from marl_llm.rollout.shaping import Shaping
 from marl_llm.serve.sources import EngineSettings, ModelSource
 from marl_llm.targets import OURS
@@ -37,7 +38,7 @@ class Rollout:
     concurrency: int = 512  # games in flight at once
     turn_seconds: float | None = None  # deadline of one reply
     stall_seconds: float = 600.0  # no reply at all for so long ends the run
-    lineups: tuple[tuple[str, ...], ...] = (("self",),)  # who plays whom, names of seats
+    lineups: tuple[tuple[str, ...] | Mapping[str, str], ...] = (("self",),)  # see `rollout.plans`
     shaping: Shaping = field(default_factory=Shaping)
 
 
@@ -74,6 +75,7 @@ class Policy:
     annotators: Mapping[str, Annotator] = field(default_factory=dict)  # signals for the credit rule
     judge: Judge | None = None  # None = the policy judges itself, where an annotator asks
     coldstart: ColdStart | None = None
+    trained: bool = True  # False = it plays and stays as it is
 
     @property
     def attached(self) -> frozenset[str]:
@@ -127,6 +129,7 @@ class Evaluation:
     thoughts: int = 8  # sampled per information state
     panel: Mapping[str, Player] = field(default_factory=dict)  # scripted opponents, by name
     itself: bool = False  # also play in all seats at once, as cooperative games are played
+    success: int = 0  # held-out episodes of the first line-up whose success is counted; 0 = none
     games: tuple[str, ...] = ()  # of the matches; () = the games of the run
     pairs: int = 100  # deals per opponent and game, each played from both seats
     references: Mapping[str, float] = field(default_factory=dict)  # lines in the picture
@@ -207,6 +210,7 @@ class RunSettings:
         for what, number, least in (
             ("evaluation.every", self.evaluation.every, 1),
             ("evaluation.pairs", self.evaluation.pairs, 1),
+            ("evaluation.success", self.evaluation.success, 0),
             ("run.checkpoint_every", self.run.checkpoint_every, 1),
             ("run.keep", self.run.keep, 1),
             ("run.episodes", self.run.episodes, 0),
@@ -228,7 +232,8 @@ class RunSettings:
         if not self.rollout.lineups or not all(self.rollout.lineups):
             raise ConfigError(
                 "rollout.lineups must hold at least one line-up, and each at least one name, such "
-                f"as [[self]]; got {[list(lineup) for lineup in self.rollout.lineups]}"
+                "as [[self]], or [{planner: planner, executor: executor}] by role; got "
+                f"{[_plain(lineup) for lineup in self.rollout.lineups]}"
             )
         if self.run.dir is not None and not self.run.dir.strip():
             raise ConfigError("run.dir is empty; give a folder, or leave run.dir out for one")
@@ -246,7 +251,7 @@ class RunSettings:
                 )
         known = {*self.seats, *self.opponents}
         for lineup in self.rollout.lineups:
-            for name in lineup:
+            for name in names_of(lineup):
                 if name not in known:
                     raise ConfigError(f"rollout.lineups names {name!r}; {nearest(name, known)}")
         if self.evaluation.seat not in self.seats:
@@ -259,12 +264,39 @@ class RunSettings:
             if name not in known:
                 raise ConfigError(f"evaluation names game {name!r}; {nearest(name, known)}")
 
+    def cast(self, policy: str) -> dict[str, Role]:
+        """How a policy plays each role of the games: as its first seat that can sit there.
+
+        A line-up by role says which; where none does, and in a line-up by seat, it is any seat.
+        """
+        own = {name: seat.role for name, seat in self.seats.items() if seat.policy == policy}
+        found: dict[str, Role] = {}
+        makers = self.makers()
+        for game in self.games:
+            for role in makers[game]().roles.values():
+                for lineup in self.rollout.lineups:
+                    by_role = isinstance(lineup, Mapping)
+                    names = (lineup.get(role),) if by_role else lineup
+                    for name in names:
+                        if name in own:
+                            found.setdefault(role, own[name])
+        return found
+
     def makers(self) -> dict[str, Callable[[], TextGame]]:
         """Makers of fresh games, by name; pickle as the nodes they are made from."""
         return {
             name: partial(build, node, allowed=(OURS, *self.packages), where=f"games.{name}")
             for name, node in {**self.games, **self.held_out}.items()
         }
+
+
+def names_of(lineup: Lineup) -> tuple[str, ...]:
+    """The players that a line-up names."""
+    return tuple(lineup.values() if isinstance(lineup, Mapping) else lineup)
+
+
+def _plain(lineup: Lineup) -> dict[str, str] | list[str]:
+    return dict(lineup) if isinstance(lineup, Mapping) else list(lineup)
 
 
 def _packages(names: Any) -> tuple[str, ...]:

@@ -18,7 +18,6 @@ from transformers import AutoTokenizer
 from marl_llm import coldstart
 from marl_llm.agents import Player
 from marl_llm.agents.chat import Chat
-from marl_llm.agents.role import Role
 from marl_llm.agents.scripted import Uniform
 from marl_llm.annotate.material import Reach, Voice
 from marl_llm.errors import ConfigError, GameError
@@ -71,18 +70,18 @@ def prepare(run: RunSettings, models: Path, stage: Callable[[str], None]) -> Non
     """
     makers = {name: make for name, make in run.makers().items() if name in run.games}
     for name, policy in run.policies.items():
-        role = role_of(run, name)
+        cast = run.cast(name)
         cold = policy.coldstart
         episodes = []
         if cold is not None:
             stage(f"cold start of {name}: scripted games")
             episodes = coldstart.scripted_games(makers, cold.player, cold.games, run.seed)
-        corpus = coldstart.texts(episodes, makers, role) if policy.model.needs_corpus else []
+        corpus = coldstart.texts(episodes, makers, cast) if policy.model.needs_corpus else []
         model, tokenizer = policy.model.make(corpus, derive(run.seed, "weights", name))
         if cold is not None:
             stage(f"cold start of {name}: supervised training")
             chat = Chat(tokenizer)
-            pairs = coldstart.demonstrations(episodes, makers, role, chat, cold.thought)
+            pairs = coldstart.demonstrations(episodes, makers, cast, chat, cold.thought)
             fit(model, pairs, cold.fit, seed=derive(run.seed, "fit", name))
         folder = models / name
         model.save_pretrained(folder)
@@ -116,7 +115,7 @@ def check_replays(run: RunSettings) -> None:
         if not game.actions:
             continue
         seed = derive(run.seed, "replays")
-        (plan,) = balanced(seed, 0, 1, 1, {name: game.possible_agents}, [("random",)])
+        (plan,) = balanced(seed, 0, 1, 1, {name: game.roles}, [("random",)])
         (episode,) = _at_random(plan, makers, seed)
         half = replace(plan, opening=episode.turns[: len(episode.turns) // 2])
         (again,) = _at_random(half, makers, seed)
@@ -130,14 +129,6 @@ def check_replays(run: RunSettings) -> None:
 
 def _at_random(plan: Plan, makers: Mapping[str, Callable[[], Game]], seed: int) -> list[Episode]:
     return play([plan], makers, {"random": Uniform()}, {}, seed=seed)
-
-
-def role_of(run: RunSettings, policy: str) -> Role:
-    """The role that a policy plays in this run; with several, the first seat's."""
-    for seat in run.seats.values():
-        if seat.policy == policy:
-            return seat.role
-    raise ConfigError(f"no seat is played by policy {policy!r}")
 
 
 def engine(run: RunSettings, run_dir: Path, policy: str) -> TransformersEngine:
@@ -253,7 +244,8 @@ def collect(
     check_room(episodes, {policy: engine.context for policy, engine in engines.items()})
     records = {(episode.id, episode.attempt): episode for episode in episodes}
     for policy, version in versions.items():
-        store.put(policy, version, records)
+        if run.policies[policy].trained:
+            store.put(policy, version, records)
     return episodes
 
 

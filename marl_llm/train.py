@@ -63,7 +63,7 @@ def train(
         stopped: True once the user wants to stop; asked between updates.
     """
     makers = run.makers()
-    agents = {name: list(makers[name]().possible_agents) for name in run.games}
+    roles = {name: makers[name]().roles for name in run.games}
     rollout = run.rollout
     if start == 0:
         journal.measured(0, measurer.measure(0, runtime.serving()))
@@ -71,11 +71,15 @@ def train(
     while done < run.updates and not stop:
         journal.begin()
         plans = balanced(
-            run.seed, done, rollout.episodes, rollout.group_size, agents, rollout.lineups
+            run.seed, done, rollout.episodes, rollout.group_size, roles, rollout.lineups
         )
         episodes = runtime.collect(plans)
         journal.collected(episodes)
-        lessons = {policy: runtime.learn(policy, len(episodes)) for policy in run.policies}
+        lessons = {
+            name: runtime.learn(name, len(episodes))
+            for name, policy in run.policies.items()
+            if policy.trained
+        }
         done += 1
         journal.learned(done, episodes, lessons)
         if measured_after(run, done):

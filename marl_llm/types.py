@@ -31,6 +31,7 @@ class Outcome(StrEnum):
     CONTEXT = "context"  # the prompt left no room for a reply
     OTHER_FORFEIT = "other_forfeit"  # another agent forfeited and that ended the game
     TRUNCATED = "truncated"  # the turn limit was reached
+    ABSENT = "absent"  # the agent was never called
 
 
 FORFEITS = frozenset(

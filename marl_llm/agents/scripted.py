@@ -29,8 +29,7 @@ class Uniform:
 
     def act(self, game: ListedGame, agent: str, rng: np.random.Generator) -> str:
         """A legal action."""
-        legal = game.legal(agent)
-        return legal[int(rng.integers(len(legal)))]
+        return game.sample(agent, rng)
 
 
 @dataclass(frozen=True, slots=True)

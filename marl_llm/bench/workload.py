@@ -114,14 +114,14 @@ class Workload:
 
 def plans_of(run: RunSettings, update: int) -> list[Plan]:
     """The episodes of an update, as training plans them."""
-    agents = {name: make().possible_agents for name, make in run.makers().items()}
+    makers = run.makers()
     rollout = run.rollout
     return balanced(
         run.seed,
         update,
         rollout.episodes,
         rollout.group_size,
-        {name: agents[name] for name in run.games},
+        {name: makers[name]().roles for name in run.games},
         rollout.lineups,
     )
 

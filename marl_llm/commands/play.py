@@ -36,6 +36,7 @@ ENDINGS = {
     Outcome.DRAW: "a draw",
     Outcome.OTHER_FORFEIT: "the other side forfeits",
     Outcome.TRUNCATED: "the turn limit is reached",
+    Outcome.ABSENT: "never called",
 }
 
 

@@ -40,6 +40,7 @@ SCORE = {
     Outcome.LOSS: 0.0,
     Outcome.TRUNCATED: 0.5,
     Outcome.OTHER_FORFEIT: 1.0,
+    Outcome.ABSENT: 0.5,
     **dict.fromkeys(FORFEITS, 0.0),
 }
 

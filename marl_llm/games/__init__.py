@@ -26,6 +26,7 @@ class Game(Protocol):
 
     name: str
     possible_agents: list[str]  # "player_0", "player_1", ...
+    roles: Mapping[str, str]  # agent -> as what it plays, in the order of the agents
     max_turns: int  # an episode never has more turns than this
 
     def reset(self, seed: int | None = None, options: dict | None = None) -> None:
@@ -33,6 +34,9 @@ class Game(Protocol):
 
     def rules(self) -> str:
         """The rules and the names of the actions, in words, for a system prompt."""
+
+    def instructions(self, role: str) -> str:
+        """The rules as this role is told them."""
 
     def acting(self) -> tuple[str, ...]:
         """Agents who must move now, none of whom sees the others' pending moves; () = over."""

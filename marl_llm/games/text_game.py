@@ -15,7 +15,8 @@ A subclass names its facts in `__init__` and supplies the rules through these ho
     view(agent)            all that this agent may know, in words
     rules()                the rules in words
 
-and may replace `accepts`, `result`, `stake`, `numbers` and `answer`, whose defaults fit most games:
+and may replace `accepts`, `result`, `stake`, `numbers`, `answer`, `sample`, `instructions`,
+`caller` and `stand_in`, whose defaults fit most games:
 
     class Nim(TextGame):
         '''Take one or two of seven stones; whoever takes the last one wins.'''
@@ -112,6 +113,7 @@ class TextGame(AECEnv[str, dict[str, Any], Any]):
         table: OutcomeTable | str = "zero_sum",
         list_legal: bool = True,
         max_turns: int | None = None,
+        roles: Mapping[str, str] | None = None,
     ):
         """Facts that hold for every episode.
 
@@ -123,6 +125,8 @@ class TextGame(AECEnv[str, dict[str, Any], Any]):
             table: what each ending pays, or the name of a preset.
             list_legal: say in each observation which actions are legal.
             max_turns: cut the episode short after this many turns; None = only the rules end it.
+            roles: the role of each agent, in the order of `scoring`; None = `player_0`, `player_1`
+                and so on, all of them players.
         """
         super().__init__()
         if isinstance(table, str):
@@ -136,7 +140,8 @@ class TextGame(AECEnv[str, dict[str, Any], Any]):
         self.table = table
         self.list_legal = list_legal
         self.max_turns = longest if max_turns is None else min(max_turns, longest)
-        self.possible_agents = [f"player_{i}" for i in range(scoring.agents)]
+        self.roles = dict(roles or {f"player_{i}": "player" for i in range(scoring.agents)})
+        self.possible_agents = list(self.roles)
         self.metadata = {"name": name, "render_modes": ["ansi"], "is_parallelizable": False}
         self.agents: list[str] = []
         self._index = {agent: i for i, agent in enumerate(self.possible_agents)}
@@ -202,6 +207,31 @@ class TextGame(AECEnv[str, dict[str, Any], Any]):
 
         It is asked for after `start` and shown to nobody who plays.
         """
+        return None
+
+    def sample(self, agent: str, rng: np.random.Generator) -> str:
+        """Any action that this agent, who is to move, may take: what random play does.
+
+        Raises:
+            GameError: actions are free text, and the game does not say how to make one up.
+        """
+        legal = self.legal(agent)
+        if not legal:
+            raise GameError(
+                f"the actions of {self.name} are free text, so random play needs its `sample`"
+            )
+        return legal[int(rng.integers(len(legal)))]
+
+    def instructions(self, role: str) -> str:
+        """The rules as this role is told them, for a system prompt."""
+        return self.rules()
+
+    def caller(self, agent: str) -> int | None:
+        """The turn, counted from the start, that called this agent; None = nobody did."""
+        return None
+
+    def stand_in(self, agent: str, fault: Outcome) -> str | None:
+        """What `play` is given in the place of a fault; None = the fault ends the game."""
         return None
 
     def numbers(self, agent: str) -> np.ndarray:
@@ -288,7 +318,15 @@ class TextGame(AECEnv[str, dict[str, Any], Any]):
             text = f"{text}\nLegal actions: {', '.join(legal)}."
         if agent in self._refused:
             text = f"{text}\nYour last action is not allowed here; choose another."
-        return Observation(agent, "player", text, view.brief, legal if listed else None, view.key)
+        return Observation(
+            agent=agent,
+            role=self.roles[agent],
+            text=text,
+            brief=view.brief,
+            legal=legal if listed else None,
+            key=view.key,
+            parent=self.caller(agent),
+        )
 
     def act(self, agent: str, move: Move) -> None:
         """Play a move. An illegal action or a fault ends or penalises as the outcome table says.
@@ -309,10 +347,12 @@ class TextGame(AECEnv[str, dict[str, Any], Any]):
         self._cumulative_rewards[agent] = 0.0
         if fault is Outcome.ILLEGAL and self._asks_again(agent):
             return
-        if action is None:
-            self._faults[agent] = fault  # type: ignore[assignment]  # a move is one of the two
-        else:
+        if fault is not None:
+            action = self.stand_in(agent, fault)
+        if action is not None:
             self._moves[agent] = action
+        elif fault is not None:
+            self._faults[agent] = fault
         if len(self._waiting) > 1:
             self._waiting = tuple([other for other in self._waiting if other != agent])
             self.agent_selection = self._waiting[0]

@@ -222,6 +222,10 @@ class Quantity:
 QUANTITIES = (
     Quantity("evaluate", "nash_conv", "NashConv", better="lower"),
     Quantity("evaluate", "score", "score", better="higher"),
+    Quantity("evaluate", "success", "success", better="higher"),
+    Quantity("evaluate", "success_greedy", "success, greedy", better="higher"),
+    Quantity("evaluate", "reports_right", "reports right", better="higher"),
+    Quantity("evaluate", "calls", "calls", digits=2),
     Quantity("evaluate", "forfeit_share", "forfeits, evaluated", "%", 1, "lower"),
     Quantity("rollout", "forfeit_share", "forfeits", "%", 1, "lower"),
     Quantity("rollout", "reply_tokens", "reply length", "tokens", 1),

@@ -14,6 +14,7 @@ from marl_llm.errors import CheckpointError, ConfigError
 from marl_llm.report.metrics import Row, Shown, replace_text, series, shown
 
 SUMMARY_FILE = "summary.json"
+HEADLINES = ("nash_conv", "score", "success")
 REQUIRED = ("experiment", "seed", "updates", "seconds")
 
 
@@ -37,6 +38,8 @@ class Summary(TypedDict, total=False):
     game: str
     nash_conv: Range
     score: Range
+    success: Range  # on held-out episodes, as sampled
+    success_greedy: Range
     forfeits: Range  # share of episodes
     tokens_per_second: float  # sampled, end to end
     peak_memory_gb: float
@@ -102,15 +105,15 @@ def peak_memory_gb() -> float:
 
 
 def headline(rows: Sequence[Row]) -> Shown | None:
-    """The metric by which a run is judged: NashConv where there is one, else the first score."""
-    judged = [item for item in shown(rows) if item.quantity.name in ("nash_conv", "score")]
+    """The metric by which a run is judged: NashConv, else the first score, else success."""
+    judged = [item for item in shown(rows) if item.quantity.name in HEADLINES]
     return judged[0] if judged else None
 
 
 def references(item: Shown, given: Mapping[str, float]) -> dict[str, float]:
     """The lines to compare a headline metric with: those given, and the one that always holds."""
-    always = {"Nash equilibrium": 0.0} if item.quantity.name == "nash_conv" else {"even": 0.5}
-    return {**always, **given}
+    always = {"nash_conv": {"Nash equilibrium": 0.0}, "score": {"even": 0.5}}
+    return {**always.get(item.quantity.name, {}), **given}
 
 
 @dataclass(frozen=True, slots=True)

@@ -191,7 +191,7 @@ class _Loop:
         self._in_flight = dict.fromkeys(engines, 0)
         self._numbers = count()
         self._idle = idle
-        self._rules: dict[str, str] = {}
+        self._rules: dict[tuple[str, str], str] = {}  # by game and role
         self._done: dict[int, Episode] = {}
 
     def run(self, plans: Sequence[Plan], concurrency: int, stall: float) -> list[Episode]:
@@ -325,14 +325,14 @@ class _Loop:
 
     def _memory(self, table: _Table, agent: str, seat: ModelSeat) -> Seat:
         if agent not in table.seats:
-            rules = self._rules_of(table.plan.game, table.game)
+            rules = self._rules_of(table.plan.game, table.game, table.game.roles[agent])
             table.seats[agent] = Seat(seat.role, seat.chat, rules)
         return table.seats[agent]
 
-    def _rules_of(self, name: str, game: Game) -> str:
-        if name not in self._rules:
-            self._rules[name] = game.rules()
-        return self._rules[name]
+    def _rules_of(self, name: str, game: Game, role: str) -> str:
+        if (name, role) not in self._rules:
+            self._rules[name, role] = game.instructions(role)
+        return self._rules[name, role]
 
     def _hear(self, completion: Completion) -> bool:
         asked = self._asked.pop(completion.id)

@@ -39,7 +39,6 @@ class Retelling:
         self._seats, self._told = seats, 0
         self._memories: dict[str, Seat] = {}
         game.reset(episode.seed)
-        self._rules = game.rules()
         self.answer = game.answer()
 
     def go(self, turn: int) -> None:
@@ -56,7 +55,8 @@ class Retelling:
         if agent not in self._memories:
             seat = self._seats[self.episode.seats[agent]]
             assert isinstance(seat, ModelSeat), f"{agent} is not played by a model"
-            self._memories[agent] = Seat(seat.role, seat.chat, self._rules)
+            rules = self.game.instructions(self.game.roles[agent])
+            self._memories[agent] = Seat(seat.role, seat.chat, rules)
         return self._memories[agent]
 
     def _step(self) -> None:

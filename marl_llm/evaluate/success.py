@@ -1,0 +1,100 @@
+"""Success: how often a team solves held-out tasks, as it samples and as it does greedily.
+
+The first agent of a game is the one whose task it is (the planner); an episode is a success when it
+ends with a win for that agent. Held-out episodes have seeds of their own, the same at every
+evaluation of a run, so that two of them differ by the weights alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from marl_llm.agents import Player
+from marl_llm.evaluate.statistics import Interval, bootstrap_mean
+from marl_llm.games import Game
+from marl_llm.rollout.plans import Lineup, Plan, seating
+from marl_llm.rollout.play import ModelSeat, play
+from marl_llm.seeds import derive
+from marl_llm.serve import Engine
+from marl_llm.types import FORFEITS, Episode, Outcome
+
+
+@dataclass(frozen=True, slots=True)
+class Success:
+    """What a team made of held-out episodes of one game."""
+
+    game: str
+    episodes: int
+    success: Interval
+    calls: float  # sub-agents called, mean per episode
+    reports_right: float  # share of the called sub-agents whose report was right; 0 without calls
+    forfeits: float  # share of episodes in which somebody made a fault
+
+
+def held_out_success(
+    game: str,
+    make: Callable[[], Game],
+    lineup: Lineup,
+    seats: Mapping[str, ModelSeat | Player],
+    engines: Mapping[str, Engine],
+    *,
+    episodes: int,
+    seed: int,
+    greedy: bool,
+    concurrency: int = 512,
+) -> Success:
+    """Play held-out episodes and count.
+
+    Args:
+        game: its name.
+        make: makes a fresh one.
+        lineup: who plays.
+        seats: who can sit down, by name.
+        engines: by policy.
+        episodes: how many, at least 2.
+        seed: of tasks, replies, scripted players and the resampling of intervals.
+        greedy: models take what is most likely, instead of sampling.
+        concurrency: games in flight at once.
+    """
+    roles = make().roles
+    players = seating(roles, lineup)
+    plans = [
+        Plan(id=n, group=n, game=game, seed=derive(seed, "held out", game, n), players=players)
+        for n in range(episodes)
+    ]
+    who = {name: _greedy(seat) for name, seat in seats.items()} if greedy else seats
+    played = play(plans, {game: make}, who, engines, seed=seed, concurrency=concurrency)
+    first = next(iter(roles))
+    called = [_called(episode, first) for episode in played]
+    reports = [outcome for some in called for outcome in some]
+    return Success(
+        game=game,
+        episodes=episodes,
+        success=bootstrap_mean(
+            np.array([float(episode.outcomes[first] is Outcome.WIN) for episode in played]),
+            seed=seed,
+            bounds=(0.0, 1.0),
+        ),
+        calls=len(reports) / episodes,
+        reports_right=sum(outcome is Outcome.WIN for outcome in reports) / max(len(reports), 1),
+        forfeits=sum(not FORFEITS.isdisjoint(e.outcomes.values()) for e in played) / episodes,
+    )
+
+
+def _called(episode: Episode, first: str) -> list[Outcome]:
+    """How it ended for the others, as far as they took part."""
+    return [
+        outcome
+        for agent, outcome in episode.outcomes.items()
+        if agent != first and outcome is not Outcome.ABSENT
+    ]
+
+
+def _greedy(seat: ModelSeat | Player) -> ModelSeat | Player:
+    if not isinstance(seat, ModelSeat):
+        return seat
+    role = seat.role
+    return replace(seat, role=replace(role, sampling=replace(role.sampling, temperature=0.0)))
