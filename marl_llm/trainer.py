@@ -20,7 +20,7 @@ from marl_llm.annotate.replays import Replays
 from marl_llm.credit import Estimator, assign
 from marl_llm.credit.batch import TurnBatch, from_episodes, per_token, turns_of
 from marl_llm.credit.given import Given, State
-from marl_llm.errors import ConfigError, TrainingError
+from marl_llm.errors import ConfigError
 from marl_llm.learn.learner import Learner
 from marl_llm.seeds import generator
 from marl_llm.types import Episode, Turn
@@ -77,18 +77,15 @@ class Trainer:
     def learn(self, episodes: Sequence[Episode]) -> Lesson:
         """One update; the new weights are the learner's.
 
-        Raises:
-            TrainingError: the policy sampled nothing in these episodes.
+        Where the policy had no turn (nobody called it), there is nothing to learn from: its weights
+        and their version stay, and the lesson says so (`learn/idle`).
         """
         began = time.perf_counter()
         # Workers finish in any order; the batch, and what remembers it, must not depend on that.
         episodes = sorted(episodes, key=lambda episode: (episode.id, episode.attempt))
         turns = turns_of(episodes, self.policy)
         if not turns:
-            raise TrainingError(
-                f"policy {self.policy!r} took no turn in {len(episodes)} episodes; "
-                "does a line-up seat it?"
-            )
+            return Lesson(self.policy, {"learn/idle": 1.0}, np.zeros(0))
         batch = self._columns(episodes)
         rng = generator(self._seed, "credit", self.policy, self.learner.version)
         given, collected = Given(rng, state=self._state), time.perf_counter()

@@ -55,3 +55,17 @@ def test_a_broken_group_is_refused():
         balanced(0, 0, 10, 4, TWO, [("self",)])
     with pytest.raises(ConfigError, match="at least one game"):
         balanced(0, 0, 4, 4, {}, [("self",)])
+
+
+TEAM = {"relay": {"planner": "planner", "executor_0": "executor", "executor_1": "executor"}}
+
+
+def test_a_line_up_by_role_seats_every_agent_of_the_role_and_never_rotates():
+    lineup = {"planner": "boss", "executor": "worker"}
+    for plan in balanced(0, 0, 8, 2, TEAM, [lineup]):
+        assert plan.players == {"planner": "boss", "executor_0": "worker", "executor_1": "worker"}
+
+
+def test_a_line_up_that_leaves_a_role_out_is_refused():
+    with pytest.raises(ConfigError, match="executor"):
+        balanced(0, 0, 2, 1, TEAM, [{"planner": "boss"}])
