@@ -417,7 +417,9 @@ def _evaluation(run: RunSettings) -> Iterator[Line]:
             seats = sum(len(makers[game]().possible_agents) for game in games)
             text = f"{evaluation.pairs * seats:,} games in {', '.join(games)}"
             yield Line(f"opponent {name}", f"{text} at every evaluation")
-    if not evaluation.nash_conv and not evaluation.panel:
+    if evaluation.success:
+        yield Line("success", f"{evaluation.success} held-out episodes, sampled and greedy")
+    if not (evaluation.nash_conv or evaluation.panel or evaluation.success):
         yield Line(
             "evaluation",
             "nothing measures progress; add +player@evaluation.panel.random=random",

@@ -1,0 +1,83 @@
+"""Who must learn for a team to succeed: co-training against training one part of it, and one agent.
+
+    .venv/bin/python benchmarks/team_arms.py runs/arms docs/team_arms.md
+
+Every arm has the same cold start, credit rule and number of episodes; a part that is not trained
+plays on as it started. Runs that are finished are not repeated; further words go to every run.
+
+The table gives success on 256 held-out tasks, sampled and greedy, before and after: the mean over
+three seeds with a 95 % interval (Student's t), and each seed's value.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+from scipy.stats import t as student
+
+from marl_llm.report.summary import read_summary
+
+SEEDS = (0, 1, 2)
+ARMS: dict[str, tuple[str, ...]] = {
+    "planner and executor": ("experiment=planner_executor",),
+    "planner only": ("experiment=planner_executor", "policies.executor.trained=false"),
+    "executor only": ("experiment=planner_executor", "policies.planner.trained=false"),
+    "one agent": ("experiment=planner_solo",),
+}
+
+
+def main(folder: str, page: str, *words: str) -> int:
+    """Run what is missing, then write the page."""
+    for seed in SEEDS:
+        for arm, own in ARMS.items():
+            run = place(folder, arm, seed)
+            if read_summary(run).get("status") == "finished":
+                continue
+            command = [
+                sys.executable, "-m", "marl_llm.cli", "train", *own, f"seed={seed}",
+                f"run.dir={run}", *words,
+            ]  # fmt: skip
+            done = subprocess.run(command, env={**os.environ, "OMP_NUM_THREADS": "1"}, check=False)
+            if done.returncode:
+                print(f"{run} ended with code {done.returncode}", file=sys.stderr)
+                return done.returncode
+    Path(page).write_text("\n".join(lines(folder)) + "\n", encoding="utf-8")
+    print(f"table: {page}")
+    return 0
+
+
+def place(folder: str, arm: str, seed: int) -> Path:
+    """The run folder of an arm and a seed."""
+    return Path(folder) / f"{arm.replace(' ', '_')}-seed{seed}"
+
+
+def lines(folder: str) -> list[str]:
+    """The table."""
+    out = ["| trained | before | after | before, greedy | after, greedy | seconds |"]
+    out.append("|---|---|---|---|---|---|")
+    for arm in ARMS:
+        summaries = [read_summary(place(folder, arm, seed)) for seed in SEEDS]
+        cells = [
+            cell([summary[quantity][when] for summary in summaries])
+            for quantity in ("success", "success_greedy")
+            for when in ("first", "last")
+        ]
+        seconds = np.median([summary["seconds"] for summary in summaries])
+        out.append(f"| {arm} | {' | '.join(cells)} | {seconds:.0f} |")
+    return out
+
+
+def cell(values: Sequence[float]) -> str:
+    """Mean with its interval, and every seed's value."""
+    n = len(values)
+    half = student.ppf(0.975, n - 1) * np.std(values, ddof=1) / np.sqrt(n)
+    return f"{np.mean(values):.3f} ± {half:.3f} ({', '.join(f'{v:.2f}' for v in values)})"
+
+
+if __name__ == "__main__":
+    sys.exit(main(*sys.argv[1:]))
