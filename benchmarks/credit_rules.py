@@ -7,6 +7,8 @@ five turns a game, by its score against uniform play. Everything but the rule is
 own, for rules that compare by group with groups of eight equal starts. Runs that are finished are
 not repeated; further words go to every run.
 
+All rules of a game and a seed start from the same model, which the first run of them makes.
+
 The table gives each rule's mean over seeds with a 95 % interval (Student's t), and whether it
 differs from `mars_state`, the rule that the experiments are tuned with: the mean paired difference
 with its interval. Where that holds 0, the table says so: no difference was seen.
@@ -48,6 +50,7 @@ class Game:
 
     experiment: str
     words: tuple[str, ...]
+    made: tuple[str, ...]  # what the experiment says of a model that the other rules are given
     quantity: str  # of summary.json
     title: str
 
@@ -55,15 +58,22 @@ class Game:
 GAMES = (
     Game(
         "kuhn_selfplay",
-        ("updates=100", "evaluation.every=50", "evaluation.thoughts=32"),
+        ("updates=60", "evaluation.every=60", "evaluation.thoughts=32"),
+        ("~policies.main.coldstart",),
         "nash_conv",
-        "Kuhn poker, NashConv after 100 updates of 384 games (less is better)",
+        "Kuhn poker, NashConv after 60 updates of 384 games (less is better)",
     ),
     Game(
         "tictactoe_selfplay",
-        ("updates=60", "evaluation.every=60", "evaluation.pairs=200"),
+        (
+            "updates=40",
+            "evaluation.every=40",
+            "evaluation.pairs=200",
+            "~evaluation.panel.minimax",
+        ),
+        ("~policies.main.coldstart", "~policies.main.model.layers"),
         "score",
-        "tic-tac-toe, score against uniform play after 60 updates of 384 games",
+        "tic-tac-toe, score against uniform play after 40 updates of 384 games",
     ),
 )
 
@@ -79,10 +89,15 @@ def main(folder: str, page: str, *words: str) -> int:
     for game, rule, seed, run in jobs:
         if read_summary(run).get("status") == "finished":
             continue
+        start = Path(folder) / f"{game.experiment}-{REFERENCE}-seed{seed}" / "models" / "main"
+        given: tuple[str, ...] = ()
+        if rule != REFERENCE:
+            model = "policies.main.model"
+            given = (f"model@{model}=pretrained", f"{model}.name={start.resolve()}", *game.made)
         command = [
             sys.executable, "-m", "marl_llm.cli", "train", f"experiment={game.experiment}",
             f"credit={rule}", f"seed={seed}", f"run.dir={run}", "run.checkpoint_every=1000",
-            *game.words, *RULES[rule], *words,
+            *game.words, *given, *RULES[rule], *words,
         ]  # fmt: skip
         done = subprocess.run(command, env={**os.environ, "OMP_NUM_THREADS": "1"}, check=False)
         if done.returncode:

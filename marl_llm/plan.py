@@ -26,6 +26,7 @@ from marl_llm.agents.scripted import Uniform
 from marl_llm.annotate.asking import Asking
 from marl_llm.errors import MarlError
 from marl_llm.footprint import ModelSize, footprint, in_words, size_of
+from marl_llm.games import Game
 from marl_llm.games.catalog import entry
 from marl_llm.rollout.plans import balanced
 from marl_llm.rollout.play import play

@@ -17,7 +17,7 @@ from marl_llm.credit.gae import GAE
 from marl_llm.credit.grpo import GRPO
 from marl_llm.credit.rae import RAE
 from marl_llm.credit.vine_ppo import VinePPO
-from marl_llm.errors import CheckpointError, ConfigError, EpisodeError, TrainingError
+from marl_llm.errors import CheckpointError, ConfigError, EpisodeError
 from marl_llm.games.kuhn import KuhnPoker
 from marl_llm.learn.learner import Learner, LearnerSettings
 from marl_llm.learn.reference import KL
@@ -141,10 +141,14 @@ def test_a_reward_that_is_not_finite_names_its_turn_and_touches_nothing(model, b
     assert sum_of(careful) == before
 
 
-def test_a_policy_that_nobody_seats_is_named(model, batches):
-    with pytest.raises(TrainingError, match="policy 'main' took no turn in 1 episodes"):
-        silent = [replace(turn, policy=None, ids=()) for turn in batches[0][0].turns]
-        trainer(model).learn([replace(batches[0][0], turns=tuple(silent))])
+def test_a_policy_without_a_turn_stays_as_it_is(model, batches):
+    idle = trainer(model)
+    before = sum_of(idle)
+    silent = [replace(turn, policy=None, ids=()) for turn in batches[0][0].turns]
+    lesson = idle.learn([replace(batches[0][0], turns=tuple(silent))])
+    assert lesson.stats == {"learn/idle": 1.0}
+    assert len(lesson.advantages) == 0
+    assert (sum_of(idle), idle.learner.version) == (before, 0)
 
 
 # Signals and replays.

@@ -1,4 +1,4 @@
-"""Scripted players of delegation games: one that knows the truth, and one that does not wait for it."""
+"""Scripted players of delegation games: one knows the truth, the other does not wait for it."""
 
 from __future__ import annotations
 

@@ -88,6 +88,7 @@ class Balance(TwoPassLoss):
     __slots__ = ()
 
     reads_reference: ClassVar[bool] = True
+    off_policy: ClassVar[bool] = True
     modes: ClassVar[tuple[str, ...]] = ("constant", "token")  # all tokens weigh the same
 
     def terms(self, logprobs: Tensor, old: Tensor, advantages: Tensor, lengths: Tensor) -> Terms:

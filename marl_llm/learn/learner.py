@@ -26,6 +26,7 @@ from marl_llm import weights as files
 from marl_llm.credit.batch import Credit, TurnBatch
 from marl_llm.errors import CheckpointError, ConfigError, TrainingError
 from marl_llm.learn.aggregation import Aggregation
+from marl_llm.learn.importance import Correction
 from marl_llm.learn.live import LiveTurns, by_episode, live_turns
 from marl_llm.learn.logprobs import score_all, statistics_all
 from marl_llm.learn.lora import Lora, attach, merged
@@ -58,6 +59,7 @@ class LearnerSettings:
     loss: PolicyLoss = field(default_factory=PPOClip)
     aggregation: Aggregation = field(default_factory=Aggregation)
     kl: KL = field(default_factory=KL)
+    correction: Correction = field(default_factory=Correction)  # of tokens of an older version
     lora: Lora | None = None
     ratio_tolerance: float | None = 0.01  # nats between sampler and trainer; None = unchecked
 
@@ -80,6 +82,12 @@ class LearnerSettings:
     def needs_reference(self) -> bool:
         """Whether the weights of version 0 are needed at any time of the run."""
         return self.kl.used or self.loss_reads_reference
+
+    @property
+    def corrects(self) -> Correction:
+        """What is done about tokens of an older version; nothing where the loss does it itself."""
+        itself = isinstance(self.loss, TwoPassLoss) and self.loss.off_policy
+        return Correction(form="ratio") if itself else self.correction
 
     @property
     def loss_reads_reference(self) -> bool:
@@ -302,8 +310,8 @@ class Learner:
                 )
                 chosen = ready.take(turns, scale=len(parts))
                 objective = Objective.of(
-                    chosen, settings.loss, self.version, settings.kl.form, coefficient, tolerance,
-                    self.device,
+                    chosen, settings.loss, self.version, settings.corrects, settings.kl.form,
+                    coefficient, tolerance, self.device,
                 )  # fmt: skip
                 steps.append(self._step(chosen, objective))
         return steps

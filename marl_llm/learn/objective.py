@@ -16,6 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from marl_llm.errors import TrainingError
+from marl_llm.learn.importance import Correction
 from marl_llm.learn.live import LiveTurns
 from marl_llm.learn.logprobs import score
 from marl_llm.learn.losses import PolicyLoss, Terms
@@ -32,6 +33,7 @@ class Objective:
     weights: Tensor  # [M] float32, with the denominators of the whole batch
     sampler: Tensor  # [M] float32 nats
     fresh: Tensor  # [M] bool: sampled by the very weights that this update starts from
+    correction: Correction
     old: Tensor | None = None  # [M] nats; None = the current ones (one step per batch)
     reference: Tensor | None = None  # [M] nats
     kl_form: str = "k2"  # k2 or ratio_k3 are added to the loss; reward was already taken off
@@ -40,8 +42,8 @@ class Objective:
 
     @classmethod
     def of(
-        cls, live: LiveTurns, loss: PolicyLoss, version: int, kl_form: str, kl_coefficient: float,
-        tolerance: float | None, device: torch.device,
+        cls, live: LiveTurns, loss: PolicyLoss, version: int, correction: Correction, kl_form: str,
+        kl_coefficient: float, tolerance: float | None, device: torch.device,
     ) -> Objective:  # fmt: skip
         """The objective of these turns for a policy that is at `version`."""
 
@@ -55,6 +57,7 @@ class Objective:
             weights=tensor(live.weights),
             sampler=tensor(live.sampler),
             fresh=torch.from_numpy(fresh).to(device),
+            correction=correction,
             old=None if live.old is None else tensor(live.old),
             reference=None if live.reference is None else tensor(live.reference),
             kl_form=kl_form,
@@ -67,12 +70,11 @@ class Objective:
 
         Args:
             logprobs: [M] current, with gradient.
-            before: [M] the trainer's before this update. Tokens of an older version are corrected
-                from what they were sampled with instead.
+            before: [M] the trainer's before this update.
             lengths: [N] tokens per turn.
         """
-        old = torch.where(self.fresh, before, self.sampler)
-        terms = self.loss.terms(logprobs, old, self.advantages, lengths)
+        old, weight = self.correction.of(self.sampler, before, self.fresh, lengths)
+        terms = self.loss.terms(logprobs, old, self.advantages * weight, lengths)
         if self.reference is None or self.kl_form == "reward" or self.kl_coefficient == 0:
             return terms, terms.loss
         if self.kl_form == "k2":

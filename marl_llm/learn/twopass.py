@@ -44,6 +44,7 @@ class TwoPassLoss(ABC):
 
     reads_reference: ClassVar[bool] = False  # `live.reference` is there, whatever kl says
     reads_features: ClassVar[bool] = False  # `seen.features` is there
+    off_policy: ClassVar[bool] = False  # whoever sampled: older tokens need no correction
     modes: ClassVar[tuple[str, ...]] = MODES  # of the aggregations that it is meant for
 
     @abstractmethod

@@ -13,7 +13,6 @@ from marl_llm.errors import ConfigError
 from marl_llm.seeds import derive
 from marl_llm.types import Turn
 
-
 Lineup = Sequence[str] | Mapping[str, str]  # by seat, or role -> player
 
 

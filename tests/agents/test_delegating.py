@@ -1,4 +1,4 @@
-"""Players of delegation games: the solver wins, the hasty one is mostly wrong in its most likely act."""
+"""Players of delegation games: the solver wins, and what the hasty one does most is wrong."""
 
 from collections import Counter
 

@@ -11,6 +11,7 @@ from transformers import Qwen3Config, Qwen3ForCausalLM
 from marl_llm.credit.batch import Credit, TurnBatch, from_episodes, turns_of
 from marl_llm.errors import ConfigError, EpisodeError, TrainingError
 from marl_llm.learn.aggregation import Aggregation
+from marl_llm.learn.importance import Correction
 from marl_llm.learn.learner import Learner, LearnerSettings
 from marl_llm.learn.live import by_episode, live_turns
 from marl_llm.learn.logprobs import score_all
@@ -120,8 +121,8 @@ def gradient(model, given, settings, budget=8192, version=0, reference=None):
     )
     live = replace(live, reference=reference)
     objective = Objective.of(
-        live, settings.loss, version, settings.kl.form, settings.kl.at(0), None,
-        torch.device("cpu"),
+        live, settings.loss, version, settings.correction, settings.kl.form, settings.kl.at(0),
+        None, torch.device("cpu"),
     )  # fmt: skip
     model.zero_grad()
     for micro in pack(live.pairs, live.temperatures).microbatches(budget):
@@ -279,7 +280,9 @@ def test_minibatches_hold_whole_episodes_and_share_the_weight():
     model.zero_grad()
     for part in parts:
         chosen = live.take(part, len(parts))
-        objective = Objective.of(chosen, settings.loss, 0, "k2", 0.0, None, torch.device("cpu"))
+        objective = Objective.of(
+            chosen, settings.loss, 0, settings.correction, "k2", 0.0, None, torch.device("cpu")
+        )
         for micro in pack(chosen.pairs, chosen.temperatures).microbatches(100):
             accumulate(model, micro, objective, chosen.who)
     summed = torch.cat([p.grad.flatten() for p in model.parameters()])
@@ -370,11 +373,12 @@ def test_the_ratio_check_can_be_wider_or_off_and_does_not_judge_older_versions()
     given = tampered(lot(tiny()), 13, lambda lp: lp + 0.05)
     update(Learner("main", tiny(), LearnerSettings(ratio_tolerance=0.1)), given)
     update(Learner("main", tiny(), LearnerSettings(ratio_tolerance=None)), given)
-    learner = Learner("main", tiny(), LearnerSettings(lr=0.0))
+    ratio = Correction(form="ratio")
+    learner = Learner("main", tiny(), LearnerSettings(lr=0.0, correction=ratio))
     update(learner, lot(tiny()))
     stats = update(learner, given)  # sampled by version 0, and now it is 1
     assert stats["stale_turns"] == stats["turns"]
-    # Then the ratio is current over sampled: e^-.05 at the token, 1 elsewhere.
+    # With "ratio" that is current over sampled: e^-.05 at the token, 1 elsewhere.
     tokens = stats["tokens"]
     assert stats["ratio_mean"] == pytest.approx((tokens - 1 + np.exp(-0.05)) / tokens, abs=1e-5)
     assert stats["sampler_gap"] == 0

@@ -17,6 +17,7 @@ import torch
 from marl_llm.errors import ConfigError, EpisodeError
 from marl_llm.learn.aggregation import Aggregation, token_weights
 from marl_llm.learn.balance import FlowRL
+from marl_llm.learn.importance import Correction
 from marl_llm.learn.live import LiveTurns
 from marl_llm.learn.losses import GMPO, GSPO, Reinforce
 from marl_llm.learn.objective import Objective
@@ -63,6 +64,7 @@ def test_trap_of_the_kl_of_groups_without_signal():
         fresh=torch.tensor([True, True]),
         reference=reference,
         kl_coefficient=0.1,
+        correction=Correction(),
     )
     _, terms = objective.terms(logprobs, logprobs.detach(), torch.tensor([1, 1]))
     (weights * terms).sum().backward()
@@ -142,15 +144,17 @@ def test_trap_of_a_weight_that_is_called_truncated():
 def test_trap_of_a_weight_against_the_current_policy():
     # slime#179: what a stale token is corrected by runs from its sampler to the current policy.
     sampler, before, now = tensor(-2.0, -2.0), tensor(-1.5, -1.5), tensor(-1.0, -1.0)
-    objective = Objective(
-        loss=Reinforce(),
-        advantages=tensor(1.0, 1.0),
-        weights=tensor(1.0, 1.0),
-        sampler=sampler,
-        fresh=torch.tensor([True, False]),
-    )
-    terms, _ = objective.terms(now, before, torch.tensor([1, 1]))
-    np.testing.assert_allclose(terms.ratio, [math.exp(0.5), math.exp(1.0)])
+    for form in ("ratio", "token", "sequence"):
+        objective = Objective(
+            loss=Reinforce(),
+            advantages=tensor(1.0, 1.0),
+            weights=tensor(1.0, 1.0),
+            sampler=sampler,
+            fresh=torch.tensor([True, False]),
+            correction=Correction(form=form),
+        )
+        _, loss = objective.terms(now, before, torch.tensor([1, 1]))
+        np.testing.assert_allclose(loss, [math.exp(0.5), math.exp(1.0)])
 
 
 def test_trap_of_ids_and_log_probs_that_do_not_match():

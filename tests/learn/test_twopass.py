@@ -15,6 +15,7 @@ from marl_llm.errors import ConfigError
 from marl_llm.learn.aggregation import Aggregation
 from marl_llm.learn.balance import FlowRL, TrajectoryBalance
 from marl_llm.learn.delta import DelTA
+from marl_llm.learn.importance import Correction
 from marl_llm.learn.learner import Learner, LearnerSettings
 from marl_llm.learn.live import by_episode, live_turns
 from marl_llm.learn.logprobs import hidden_all, score_all
@@ -98,7 +99,9 @@ def lively(model, mean, noise=0.0):
 
 def gradient(model, loss, live, version=0, budget=10_000, scale=1.0):
     """∇J as the learner takes it."""
-    objective = Objective.of(live, loss, version, "k2", 0.0, None, torch.device("cpu"))
+    objective = Objective.of(
+        live, loss, version, Correction(), "k2", 0.0, None, torch.device("cpu")
+    )
     model.zero_grad()
     for micro in pack(live.pairs, live.temperatures).microbatches(budget):
         accumulate(model, micro, objective, live.who)
