@@ -31,9 +31,11 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from marl_llm import config, team
 from marl_llm.bench.rollout import SHORT
-from marl_llm.bench.workload import Workload, plans_of, sampled
+from marl_llm.bench.workload import Workload, sampled
 from marl_llm.local import LocalRuntime
+from marl_llm.runtime import Collected
 from marl_llm.settings import RunSettings
+from marl_llm.train import plans_of
 
 COMPLETIONS = 256  # per update
 GROUP = 8  # TRL's completions of one prompt
@@ -100,8 +102,12 @@ def ours(job: dict[str, Any]) -> dict[str, float]:
     for update in range(job["warm"] + job["updates"]):
         if update == job["warm"]:
             tokens, turns, began = 0, 0, time.perf_counter()
-        episodes = runtime.collect(plans_of(run, update))
+        runtime.collect(update, plans_of(run, update))
+        collected = runtime.wait()
+        assert isinstance(collected, Collected)
+        episodes = collected.episodes
         runtime.learn("main", len(episodes))
+        runtime.wait()
         tokens += sampled(episodes)
         turns += sum(len(episode.turns) for episode in episodes)
     return {"seconds": time.perf_counter() - began, "tokens": tokens, "completions": turns}

@@ -31,6 +31,7 @@ from marl_llm.report.summary import (
     read_summary,
     write_summary,
 )
+from marl_llm.runtime import Collected
 from marl_llm.settings import RunSettings
 from marl_llm.trainer import Lesson
 from marl_llm.types import FORFEITS, Episode
@@ -88,7 +89,7 @@ class Journal:
             forget_after(run_dir, start.updates or -1)
         self._tokens = start.tokens
         self._began = time.monotonic() - start.seconds
-        self._update_began = self._collected = self._began
+        self._update_began = self._began
         self._news: dict[str, float] = {}  # of an update that is still to be measured
         self._game = ""
 
@@ -98,23 +99,20 @@ class Journal:
         return time.monotonic() - self._began
 
     def begin(self) -> None:
-        """An update starts."""
+        """Updates go on."""
         self._view.stage("playing and learning")
         self._update_began = time.monotonic()
 
-    def collected(self, episodes: Sequence[Episode]) -> None:
-        """Its episodes are there."""
-        self._collected = time.monotonic()
+    def learned(self, update: int, collected: Collected, lessons: Mapping[str, Lesson]) -> None:
+        """An update is done: its games were played, and every policy has learned from them."""
+        episodes = collected.episodes
         self._tokens += sum(len(turn.ids) for episode in episodes for turn in episode.turns)
-
-    def learned(
-        self, update: int, episodes: Sequence[Episode], lessons: Mapping[str, Lesson]
-    ) -> None:
-        """Every policy has learned from them."""
-        metrics = rollout_metrics(episodes, self._collected - self._update_began)
+        metrics = rollout_metrics(episodes, collected.seconds)
         for policy, lesson in lessons.items():
             metrics |= learning_metrics(policy, lesson)
-        metrics["run/all/update_seconds"] = time.monotonic() - self._update_began
+        now = time.monotonic()
+        metrics["run/all/update_seconds"] = now - self._update_began
+        self._update_began = now
         metrics["run/all/tokens_per_second"] = self._tokens / max(self.seconds, 1e-9)
         self._metrics.log(update, metrics)
         self._news, self._game = metrics, game_line(episodes[0])

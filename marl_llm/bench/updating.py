@@ -14,7 +14,7 @@ from torch import nn
 
 from marl_llm import team
 from marl_llm.bench.timing import Stopwatch, Work, interleaved, median_seconds
-from marl_llm.bench.workload import Workload, plans_of, store
+from marl_llm.bench.workload import Workload, store
 from marl_llm.credit import assign
 from marl_llm.credit.batch import Credit, TurnBatch, from_episodes, turns_of
 from marl_llm.credit.given import Given
@@ -25,6 +25,7 @@ from marl_llm.learn.rows import Microbatch, pack
 from marl_llm.local import LocalRuntime
 from marl_llm.seeds import generator
 from marl_llm.serve.models import load_model
+from marl_llm.train import plans_of
 from marl_llm.types import Turn
 
 PULL = 0.2  # coefficient of the KL term, where one is asked for
@@ -131,9 +132,11 @@ def overhead(work: Workload, rounds: int) -> dict[str, float]:
         plans = plans_of(run, update)
         collecting, learning = Stopwatch(), Stopwatch()
         with collecting.running():
-            episodes = runtime.collect(plans)
+            runtime.collect(update, plans)
+            runtime.wait()
         with learning.running():
-            runtime.learn(work.policy, len(episodes))
+            runtime.learn(work.policy, len(plans))
+            runtime.wait()
         if update:  # the first does not count
             collects.append(collecting.seconds)
             learns.append(learning.seconds)

@@ -11,11 +11,12 @@ from marl_llm import team
 from marl_llm.agents import Player
 from marl_llm.errors import ConfigError
 from marl_llm.games import Game
-from marl_llm.rollout.plans import Plan, balanced
+from marl_llm.rollout.plans import Plan
 from marl_llm.rollout.play import ModelSeat
 from marl_llm.serve import Engine
 from marl_llm.settings import RunSettings
 from marl_llm.store import MemoryStore
+from marl_llm.train import plans_of
 from marl_llm.types import Completion, Episode, Request, Weights
 
 
@@ -110,20 +111,6 @@ class Workload:
             "longest_prompt": max(prompts),
             "longest_reply": max(self.lengths),
         }
-
-
-def plans_of(run: RunSettings, update: int) -> list[Plan]:
-    """The episodes of an update, as training plans them."""
-    makers = run.makers()
-    rollout = run.rollout
-    return balanced(
-        run.seed,
-        update,
-        rollout.episodes,
-        rollout.group_size,
-        {name: makers[name]().roles for name in run.games},
-        rollout.lineups,
-    )
 
 
 def store() -> MemoryStore:
