@@ -17,7 +17,8 @@ from marl_llm.games import Game
 from marl_llm.rollout.plans import Plan
 from marl_llm.serve import Engine
 from marl_llm.settings import RunSettings
-from marl_llm.store import MemoryStore
+from marl_llm.store import SqliteStore
+from marl_llm.store.episodes import episodes_of
 from marl_llm.trainer import Lesson
 from marl_llm.types import Episode
 
@@ -31,7 +32,7 @@ class LocalRuntime:
         self._makers = run.makers()
         self._idle: dict[str, list[Game]] = {}
         self._seats = team.seats(run, run_dir)
-        self._store = MemoryStore(time.monotonic)
+        self._store = SqliteStore(":memory:", time.time)
         self._engines = {name: team.engine(run, run_dir, name) for name in run.policies}
         self._trainers = {
             name: team.trainer(run, run_dir, name, self._engines) for name in run.policies
@@ -45,6 +46,7 @@ class LocalRuntime:
             weights = self._store.latest(policy)
             assert weights is not None, "every policy publishes from the start"
             engine.load(weights)
+            self._store.served(f"the engine of {policy}", policy, engine.version)
         return self._engines
 
     def collect(self, plans: Sequence[Plan]) -> list[Episode]:
@@ -63,12 +65,13 @@ class LocalRuntime:
         )
 
     def learn(self, policy: str, episodes: int) -> Lesson:
-        """Claim that many episodes, update the policy once and publish its weights."""
+        """Claim that many episodes, whole groups, update the policy once, publish its weights."""
         trainer = self._trainers[policy]
-        claim = self._store.claim(policy, episodes, trainer.learner.version, math.inf)
+        groups = episodes // self._run.rollout.group_size
+        claim = self._store.claim(policy, groups, trainer.learner.version, math.inf)
         if claim is None:
             raise TrainingError(f"fewer than {episodes} fresh episodes wait for policy {policy!r}")
-        lesson = trainer.learn(claim.records)
+        lesson = trainer.learn(episodes_of(claim.records))
         self._store.acknowledge(policy, claim.id)
         self._publish(policy)
         return lesson
@@ -82,8 +85,17 @@ class LocalRuntime:
         self._trainers[policy].restore(folder)
         self._publish(policy)
 
+    def save_store(self, path: Path) -> None:
+        """Write a file of the store as it is."""
+        self._store.save(path)
+
+    def restore_store(self, path: Path) -> None:
+        """Go on with what `save_store` wrote."""
+        self._store.restore(path)
+
     def close(self) -> None:
-        """Nothing to end."""
+        """Let the store go; there is no process to end."""
+        self._store.close()
 
     def _publish(self, policy: str) -> None:
         self._store.publish(self._trainers[policy].learner.weights())

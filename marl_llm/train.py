@@ -32,13 +32,19 @@ class Runtime(Protocol):
         """Play these episodes and put them into the store of every policy."""
 
     def learn(self, policy: str, episodes: int) -> Lesson:
-        """Claim that many episodes, update the policy once and publish its weights."""
+        """Claim that many episodes, whole groups, update the policy once, publish its weights."""
 
     def save(self, policy: str, folder: Path) -> None:
         """Write the policy's learner, whole, into an empty folder."""
 
     def restore(self, policy: str, folder: Path) -> None:
         """Go on from what `save` wrote."""
+
+    def save_store(self, path: Path) -> None:
+        """Write a file of the store as it is."""
+
+    def restore_store(self, path: Path) -> None:
+        """Go on with what `save_store` wrote; before the policies, whose weights it lacks."""
 
     def close(self) -> None:
         """End every process that the runtime started."""
@@ -82,5 +88,5 @@ def train(
             journal.measured(done, measurer.measure(done, runtime.serving()))
         stop = stopped()
         if stop or done == run.updates or done % run.run.checkpoint_every == 0:
-            journal.checkpoint(done, runtime.save)
+            journal.checkpoint(done, runtime.save, runtime.save_store)
     return done

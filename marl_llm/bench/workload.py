@@ -15,7 +15,7 @@ from marl_llm.rollout.plans import Plan, balanced
 from marl_llm.rollout.play import ModelSeat
 from marl_llm.serve import Engine
 from marl_llm.settings import RunSettings
-from marl_llm.store import MemoryStore
+from marl_llm.store import SqliteStore
 from marl_llm.types import Completion, Episode, Request, Weights
 
 
@@ -126,9 +126,9 @@ def plans_of(run: RunSettings, update: int) -> list[Plan]:
     )
 
 
-def store() -> MemoryStore:
+def store() -> SqliteStore:
     """An empty store in which no lease runs out."""
-    return MemoryStore(lambda: 0.0)
+    return SqliteStore(":memory:", lambda: 0.0)
 
 
 def sampled(episodes: Sequence[Episode]) -> int:
