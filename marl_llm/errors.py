@@ -35,6 +35,10 @@ class TrainingError(MarlError, ArithmeticError):
     """Training met a number that is not finite, or a check that must hold did not."""
 
 
+class FullError(TrainingError):
+    """A topic of the store has no room; whoever puts may wait until its learner has caught up."""
+
+
 class CheckpointError(MarlError, ValueError):
     """A run folder or a checkpoint is missing, in use, cut short or altered."""
 

@@ -33,6 +33,7 @@ from marl_llm.report.summary import (
 )
 from marl_llm.runtime import Collected
 from marl_llm.settings import RunSettings
+from marl_llm.store import FILE as STORE_FILE
 from marl_llm.trainer import Lesson
 from marl_llm.types import FORFEITS, Episode
 
@@ -132,8 +133,21 @@ class Journal:
             replace_text(path, json.dumps(tables))
         self.summarise(update, "running")
 
-    def checkpoint(self, update: int, save: Callable[[str, Path], None]) -> None:
-        """Keep every policy's whole state, with the score of just now if it was measured."""
+    def checkpoint(
+        self,
+        update: int,
+        save: Callable[[str, Path], None],
+        save_store: Callable[[Path], None],
+    ) -> None:
+        """Keep every policy's whole state and what is in the store.
+
+        With the score of just now, if it was measured.
+
+        Args:
+            update: updates done.
+            save: writes a policy's state into an empty folder.
+            save_store: writes the store into a new file.
+        """
 
         def writer(policy: str) -> Callable[[Path], None]:
             return lambda folder: save(policy, folder)
@@ -145,6 +159,7 @@ class Journal:
             {"seconds": self.seconds, "tokens": self._tokens},
             keep=self._run.run.keep,
             score=score_at(read(self._dir), update),
+            files={STORE_FILE: save_store},
         )
 
     def summarise(self, update: int, status: str) -> None:

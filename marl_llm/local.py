@@ -1,13 +1,15 @@
 """`runtime=local`: everything in one process; the default for a first run.
 
 It does step by step what a cluster does at the same time: rollout puts episodes into the store, the
-policy's trainer claims them, its weights go through the store to the engine.
+policy's trainer claims them, its weights go through the store to the engine. With a staleness above
+0 the steps come in the order in which a cluster may take them, one after another.
 """
 
 from __future__ import annotations
 
 import math
 import time
+from collections import deque
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -15,15 +17,15 @@ from marl_llm import team
 from marl_llm.errors import TrainingError
 from marl_llm.games import Game
 from marl_llm.rollout.plans import Plan
+from marl_llm.runtime import Collected, Learned
 from marl_llm.serve import Engine
 from marl_llm.settings import RunSettings
-from marl_llm.store import MemoryStore
-from marl_llm.trainer import Lesson
-from marl_llm.types import Episode
+from marl_llm.store import SqliteStore
+from marl_llm.store.episodes import episodes_of
 
 
 class LocalRuntime:
-    """Engines, trainers and the store as plain objects."""
+    """Engines, trainers and the store as plain objects; what is begun is done at once."""
 
     def __init__(self, run: RunSettings, run_dir: Path) -> None:
         """Make the parts from the run folder's models."""
@@ -31,11 +33,12 @@ class LocalRuntime:
         self._makers = run.makers()
         self._idle: dict[str, list[Game]] = {}
         self._seats = team.seats(run, run_dir)
-        self._store = MemoryStore(time.monotonic)
+        self._store = SqliteStore(":memory:", time.time)
         self._engines = {name: team.engine(run, run_dir, name) for name in run.policies}
         self._trainers = {
             name: team.trainer(run, run_dir, name, self._engines) for name in run.policies
         }
+        self._done: deque[Collected | Learned] = deque()
         for policy in run.policies:
             self._publish(policy)
 
@@ -45,33 +48,45 @@ class LocalRuntime:
             weights = self._store.latest(policy)
             assert weights is not None, "every policy publishes from the start"
             engine.load(weights)
+            self._store.served(f"the engine of {policy}", policy, engine.version)
         return self._engines
 
-    def collect(self, plans: Sequence[Plan]) -> list[Episode]:
+    def collect(self, update: int, plans: Sequence[Plan]) -> None:
         """Play these episodes and put them into the store of every policy."""
+        began = time.monotonic()
         engines = self.serving()
-        versions = {policy: engine.version for policy, engine in engines.items()}
-        return team.collect(
+        episodes = team.collect(
             self._run,
             self._makers,
             self._seats,
             engines,
-            versions,
+            {policy: engine.version for policy, engine in engines.items()},
             self._store,
             plans,
             self._idle,
         )
+        self._done.append(Collected(update, episodes, time.monotonic() - began))
 
-    def learn(self, policy: str, episodes: int) -> Lesson:
-        """Claim that many episodes, update the policy once and publish its weights."""
+    def learn(self, policy: str, episodes: int) -> None:
+        """Claim that many episodes, whole groups, update the policy once, publish its weights.
+
+        Raises:
+            TrainingError: fewer fresh episodes wait.
+        """
         trainer = self._trainers[policy]
-        claim = self._store.claim(policy, episodes, trainer.learner.version, math.inf)
+        oldest = trainer.learner.version - self._run.runtime.max_staleness
+        groups = episodes // self._run.rollout.group_size
+        claim = self._store.claim(policy, groups, oldest, math.inf)
         if claim is None:
             raise TrainingError(f"fewer than {episodes} fresh episodes wait for policy {policy!r}")
-        lesson = trainer.learn(claim.records)
+        lesson = trainer.learn(episodes_of(claim.records))
         self._store.acknowledge(policy, claim.id)
         self._publish(policy)
-        return lesson
+        self._done.append(Learned(lesson))
+
+    def wait(self) -> Collected | Learned:
+        """The next thing that is done."""
+        return self._done.popleft()
 
     def save(self, policy: str, folder: Path) -> None:
         """Write the policy's learner, whole, into an empty folder."""
@@ -82,8 +97,17 @@ class LocalRuntime:
         self._trainers[policy].restore(folder)
         self._publish(policy)
 
+    def save_store(self, path: Path) -> None:
+        """Write a file of the store as it is."""
+        self._store.save(path)
+
+    def restore_store(self, path: Path) -> None:
+        """Go on with what `save_store` wrote."""
+        self._store.restore(path)
+
     def close(self) -> None:
-        """Nothing to end."""
+        """Let the store go; there is no process to end."""
+        self._store.close()
 
     def _publish(self, policy: str) -> None:
         self._store.publish(self._trainers[policy].learner.weights())

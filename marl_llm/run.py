@@ -27,6 +27,7 @@ from marl_llm.measure import Measurer
 from marl_llm.report.live import LiveView, RunHeader, print_result
 from marl_llm.report.metrics import read
 from marl_llm.settings import RunSettings
+from marl_llm.store import FILE as STORE_FILE
 from marl_llm.train import Runtime, train
 
 CONFIG = "config.yaml"
@@ -187,6 +188,10 @@ def carry_out(run: RunSettings, run_dir: Path, kept: Checkpoint | None) -> tuple
         with closing(make_runtime(run, run_dir)) as runtime:
             team.settle()
             if kept is not None:
+                # The updates after the checkpoint are played and learned again, so the store must
+                # know nothing of them. Checkpoints of old have none, and nothing waited in it.
+                if (kept.path / STORE_FILE).exists():
+                    runtime.restore_store(kept.path / STORE_FILE)
                 for policy in run.policies:
                     runtime.restore(policy, kept.folder(policy))
             measurer = Measurer(run, team.seats(run, run_dir))

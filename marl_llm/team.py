@@ -33,6 +33,7 @@ from marl_llm.serve.models import device_of, load_model
 from marl_llm.serve.transformers_engine import TransformersEngine
 from marl_llm.settings import Judge, RunSettings
 from marl_llm.store import Store
+from marl_llm.store.episodes import record_of
 from marl_llm.trainer import Trainer
 from marl_llm.types import Episode
 
@@ -235,17 +236,18 @@ def collect(
         makers: of fresh games, by name.
         who: can sit down, by name.
         engines: by policy.
-        versions: of the policies' weights at the start; the records count as so old.
+        versions: of the policies' weights at the start; what they sampled nothing in is so old.
         store: where to.
         plans: what to play.
         idle: games kept from one call to the next: to make one costs more than to play it.
     """
     episodes = _play(run, makers, who, engines, plans, idle, run.seed)
     check_room(episodes, {policy: engine.context for policy, engine in engines.items()})
-    records = {(episode.id, episode.attempt): episode for episode in episodes}
+    size = run.rollout.group_size
     for policy, version in versions.items():
         if run.policies[policy].trained:
-            store.put(policy, version, records)
+            whole = run.policies[policy].reaches  # annotators read what the others saw and said
+            store.put(policy, [record_of(one, policy, size, version, whole) for one in episodes])
     return episodes
 
 

@@ -108,6 +108,4 @@ def plans_of(run: RunSettings, update: int) -> list[Plan]:
     """The episodes of an update."""
     makers, rollout = run.makers(), run.rollout
     roles = {name: makers[name]().roles for name in run.games}
-    return balanced(
-        run.seed, update, rollout.episodes, rollout.group_size, roles, rollout.lineups
-    )
+    return balanced(run.seed, update, rollout.episodes, rollout.group_size, roles, rollout.lineups)

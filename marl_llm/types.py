@@ -172,6 +172,7 @@ class Episode:
     terminated: bool  # False = cut short by the turn limit
     events: tuple[Event, ...] = ()
     seconds: float = 0.0
+    void: str | None = None  # why a failure of the machinery made it worthless; then it is no play
 
 
 @dataclass(frozen=True, slots=True)

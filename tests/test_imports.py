@@ -8,7 +8,7 @@ import pytest
 ROOT = Path(__file__).parents[1] / "marl_llm"
 
 FREE = {"types", "errors", "seeds", "targets", "weights"}  # the nouns, open to all
-COMPOSERS = {"settings", "coldstart", "team", "trainer", "journal", "measure", "local", "train",
+COMPOSERS = {"settings", "runtime", "coldstart", "team", "trainer", "journal", "measure", "local", "train",
              "run", "footprint", "plan", "evaluate"}  # fmt: skip
 COMMANDS = {"cli", "commands", "bench"}  # what a person calls: may import all
 PACKAGES = {"games", "agents", "serve", "rollout", "store", "credit", "annotate", "learn",

@@ -25,6 +25,7 @@ from marl_llm.learn.rows import Microbatch, pack
 from marl_llm.local import LocalRuntime
 from marl_llm.seeds import generator
 from marl_llm.serve.models import load_model
+from marl_llm.store.episodes import episodes_of, record_of
 from marl_llm.train import plans_of
 from marl_llm.types import Turn
 
@@ -122,7 +123,7 @@ def overhead(work: Workload, rounds: int) -> dict[str, float]:
 
     Returns:
         `update` and its two halves `collect` and `learn`; `credit` (columns and advantages),
-        `batching` (turns to rows to micro-batches), `store` (put, claim, acknowledge, publish);
+        `batching` (turns to rows to micro-batches), `store` (there and back, as bytes; publish);
         `weights` (copy, checksum and load, the way to the engine) is no part of the overhead.
     """
     run, policy = work.run, work.run.policies[work.policy]
@@ -173,14 +174,19 @@ def batching(lecture: Lecture, settings: LearnerSettings) -> Callable[[], None]:
 def storing(work: Workload, pupil: Learner) -> Callable[[], None]:
     """An update's way through the store, there and back."""
     weights = pupil.weights()
+    size, whole = work.run.rollout.group_size, work.run.policies[work.policy].reaches
 
     def once() -> None:
         shelf = store()
-        shelf.put(work.policy, 0, {(one.id, one.attempt): one for one in work.episodes})
-        claim = shelf.claim(work.policy, len(work.episodes), 0, float("inf"))
+        shelf.put(
+            work.policy, [record_of(one, work.policy, size, 0, whole) for one in work.episodes]
+        )
+        claim = shelf.claim(work.policy, len(work.episodes) // size, 0, float("inf"))
         assert claim is not None, "all were put"
+        episodes_of(claim.records)
         shelf.acknowledge(work.policy, claim.id)
         shelf.publish(weights)
         shelf.latest(work.policy)
+        shelf.close()
 
     return once

@@ -15,7 +15,7 @@ from marl_llm.rollout.plans import Plan
 from marl_llm.rollout.play import ModelSeat
 from marl_llm.serve import Engine
 from marl_llm.settings import RunSettings
-from marl_llm.store import MemoryStore
+from marl_llm.store import SqliteStore
 from marl_llm.train import plans_of
 from marl_llm.types import Completion, Episode, Request, Weights
 
@@ -113,9 +113,9 @@ class Workload:
         }
 
 
-def store() -> MemoryStore:
+def store() -> SqliteStore:
     """An empty store in which no lease runs out."""
-    return MemoryStore(lambda: 0.0)
+    return SqliteStore(":memory:", lambda: 0.0)
 
 
 def sampled(episodes: Sequence[Episode]) -> int:

@@ -5,12 +5,13 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import ray
 
 from marl_llm.errors import DeadlineError, MarlError
-from marl_llm.store import Claim
+from marl_llm.store import Claim, Consumer, Counts, Missing, Record, Rule
 from marl_llm.types import Completion, Request, Weights
 
 CALL_SECONDS = 600.0  # an ordinary call that takes longer is a hang
@@ -48,22 +49,40 @@ def answer(pending: ray.ObjectRef, who: str, seconds: float = CALL_SECONDS) -> A
 
 
 class RemoteStore:
-    """The store, in its actor."""
+    """The store, in its actor; every call as in `Store`."""
 
     def __init__(self, actor: Any) -> None:
         self._actor = actor
 
-    def put(self, policy: str, version: int, records: Mapping[Any, Any]) -> int:
+    def put(self, topic: str, records: Sequence[Record]) -> int:
         """As `Store.put`."""
-        return answer(self._actor.put.remote(policy, version, records), "the store")
+        return answer(self._actor.put.remote(topic, records), "the store")
 
-    def claim(self, policy: str, count: int, oldest: int, lease: float) -> Claim | None:
+    def room(self, topic: str) -> int:
+        """As `Store.room`."""
+        return answer(self._actor.room.remote(topic), "the store")
+
+    def claim(
+        self, topic: str, groups: int, oldest: int, lease: float, rule: Rule = "wait"
+    ) -> Claim | None:
         """As `Store.claim`."""
-        return answer(self._actor.claim.remote(policy, count, oldest, lease), "the store")
+        return answer(self._actor.claim.remote(topic, groups, oldest, lease, rule), "the store")
 
-    def acknowledge(self, policy: str, claim: int) -> None:
+    def acknowledge(self, topic: str, claim: int) -> None:
         """As `Store.acknowledge`."""
-        answer(self._actor.acknowledge.remote(policy, claim), "the store")
+        answer(self._actor.acknowledge.remote(topic, claim), "the store")
+
+    def settle(self, topic: str, claim: int, puts: Mapping[str, Sequence[Record]]) -> int:
+        """As `Store.settle`."""
+        return answer(self._actor.settle.remote(topic, claim, puts), "the store")
+
+    def missing(self, topic: str) -> Sequence[Missing]:
+        """As `Store.missing`."""
+        return answer(self._actor.missing.remote(topic), "the store")
+
+    def counts(self, topic: str) -> Counts:
+        """As `Store.counts`."""
+        return answer(self._actor.counts.remote(topic), "the store")
 
     def publish(self, weights: Weights) -> None:
         """As `Store.publish`."""
@@ -72,6 +91,22 @@ class RemoteStore:
     def latest(self, policy: str) -> Weights | None:
         """As `Store.latest`."""
         return answer(self._actor.latest.remote(policy), "the store")
+
+    def served(self, consumer: str, policy: str, version: int) -> None:
+        """As `Store.served`."""
+        answer(self._actor.served.remote(consumer, policy, version), "the store")
+
+    def consumers(self) -> Sequence[Consumer]:
+        """As `Store.consumers`."""
+        return answer(self._actor.consumers.remote(), "the store")
+
+    def save(self, path: Path) -> None:
+        """As `Store.save`."""
+        answer(self._actor.save.remote(path.resolve()), "the store")
+
+    def restore(self, path: Path) -> None:
+        """As `Store.restore`."""
+        answer(self._actor.restore.remote(path.resolve()), "the store")
 
 
 class RemoteEngine:

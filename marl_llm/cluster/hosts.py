@@ -16,6 +16,7 @@ from marl_llm.games import Game
 from marl_llm.rollout.plans import Plan
 from marl_llm.settings import RunSettings
 from marl_llm.store import Store
+from marl_llm.store.episodes import episodes_of
 from marl_llm.trainer import Lesson
 from marl_llm.types import Completion, Episode, Request, Weights
 
@@ -83,6 +84,7 @@ class EngineHost:
     def load(self, weights: Weights) -> int:
         """Take new weights and say which version is served now."""
         self._engine.load(weights)
+        self._store.served(f"the engine of {self._policy}", self._policy, self._engine.version)
         return self._engine.version
 
     def load_latest(self) -> int:
@@ -118,6 +120,7 @@ class TrainerHost:
         team.use_threads(threads)
         self._policy, self._store = policy, store
         self._staleness = run.runtime.max_staleness
+        self._group_size = run.rollout.group_size
         asked = engines if run.policies[policy].reaches else {}
         clients = {name: RemoteEngine(actor, name) for name, actor in asked.items()}
         self._trainer = team.trainer(run, run_dir, policy, clients)
@@ -128,20 +131,21 @@ class TrainerHost:
         return self._trainer.learner.version
 
     def learn(self, episodes: int) -> Lesson:
-        """Claim that many fresh episodes, update once, publish.
+        """Claim that many fresh episodes, in whole groups, update once, publish.
 
         Raises:
             TrainingError: fewer episodes of a fresh enough version wait in the store.
         """
         version = self._trainer.learner.version
         oldest = version - self._staleness
-        claim = self._store.claim(self._policy, episodes, oldest, LEASE_SECONDS)
+        groups = episodes // self._group_size
+        claim = self._store.claim(self._policy, groups, oldest, LEASE_SECONDS)
         if claim is None:
             raise TrainingError(
                 f"fewer than {episodes} fresh episodes wait for policy {self._policy!r} at "
                 f"version {version}"
             )
-        lesson = self._trainer.learn(claim.records)
+        lesson = self._trainer.learn(episodes_of(claim.records))
         self._store.acknowledge(self._policy, claim.id)
         self._publish()
         return lesson

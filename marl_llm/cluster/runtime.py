@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -20,7 +20,7 @@ from marl_llm.rollout.plans import Plan
 from marl_llm.serve import Engine
 from marl_llm.serve.sources import EngineSettings
 from marl_llm.settings import RunSettings
-from marl_llm.store import MemoryStore
+from marl_llm.store import CAPACITY, FILE, RETRIES, SqliteStore, discard
 from marl_llm.trainer import Lesson
 from marl_llm.types import Episode
 
@@ -47,7 +47,8 @@ class RayRuntime:
         try:
             share = gpu_share(run, int(ray.cluster_resources().get("GPU", 0)))
             run = on_visible_gpu(run)
-            self._store = RemoteStore(_actor(MemoryStore).remote(time.monotonic))
+            discard(run_dir / FILE)  # a checkpoint says what is to be in it
+            self._store = start_store(run_dir / FILE)
             engines = {
                 name: _actor(EngineHost, share[name]).remote(
                     run, run_dir, name, threads, self._store
@@ -106,6 +107,14 @@ class RayRuntime:
         pending = self._trainers[policy].restore.remote(folder.resolve())
         answer(pending, f"the trainer of {policy}")
 
+    def save_store(self, path: Path) -> None:
+        """Write a file of the store as it is."""
+        self._store.save(path)
+
+    def restore_store(self, path: Path) -> None:
+        """Go on with what `save_store` wrote."""
+        self._store.restore(path)
+
     def close(self) -> None:
         """End the cluster that this runtime started."""
         ray.shutdown()
@@ -125,6 +134,16 @@ def start_cluster(processes: int) -> None:
         configure_logging=False,
         _node_ip_address="127.0.0.1",
     )
+
+
+def start_store(
+    path: str | Path,
+    clock: Callable[[], float] = time.time,
+    capacity: int = CAPACITY,
+    retries: int = RETRIES,
+) -> RemoteStore:
+    """A store in an actor of its own, on this machine; the arguments are those of `SqliteStore`."""
+    return RemoteStore(_actor(SqliteStore).remote(path, clock, capacity, retries))
 
 
 def gpu_share(run: RunSettings, gpus: int) -> dict[str, float]:

@@ -3,6 +3,7 @@
     RUN/checkpoints/update_000040/
         policies/NAME/...    what each policy's writer put there
         state.json           the run's own scalars
+        ...                  other files of the run, such as store.sqlite
         manifest.json        size and SHA-256 of every other file, and the score
 
 A folder is filled under another name, flushed to the disk, then renamed: a run killed at any moment
@@ -53,6 +54,7 @@ def save(
     *,
     keep: int,
     score: float | None = None,
+    files: Mapping[str, Callable[[Path], None]] | None = None,
 ) -> Checkpoint:
     """Write a checkpoint, then remove old ones.
 
@@ -63,6 +65,7 @@ def save(
         scalars: the run's own, JSON.
         keep: newest checkpoints that stay; the one of the best score stays too.
         score: higher is better; None = not measured.
+        files: by name, what writes a file of the run.
 
     Raises:
         CheckpointError: a scalar or the score is not finite or not JSON, or `keep` is below 1.
@@ -79,6 +82,8 @@ def save(
             write(folder)
         half.mkdir(parents=True, exist_ok=True)
         write_json(half / STATE, scalars)
+        for name, write in (files or {}).items():
+            write(half / name)
         seal(half, update, score)
         # One of this update is there if the run went on from an earlier one, say as it was broken.
         shutil.rmtree(target, ignore_errors=True)
