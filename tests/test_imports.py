@@ -8,8 +8,8 @@ import pytest
 ROOT = Path(__file__).parents[1] / "marl_llm"
 
 FREE = {"types", "errors", "seeds", "targets", "weights"}  # the nouns, open to all
-COMPOSERS = {"settings", "runtime", "coldstart", "team", "trainer", "journal", "measure", "local", "train",
-             "run", "footprint", "plan", "evaluate"}  # fmt: skip
+COMPOSERS = {"settings", "runtime", "coldstart", "team", "trainer", "journal", "measure", "local",
+             "train", "run", "footprint", "plan", "evaluate"}  # fmt: skip
 COMMANDS = {"cli", "commands", "bench"}  # what a person calls: may import all
 PACKAGES = {"games", "agents", "serve", "rollout", "store", "credit", "annotate", "learn",
             "league", "evaluate", "report"}  # fmt: skip

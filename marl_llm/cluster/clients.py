@@ -3,20 +3,31 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import ray
 
-from marl_llm.errors import DeadlineError, MarlError
+from marl_llm.errors import DeadlineError, EpisodeError, MarlError
 from marl_llm.store import Claim, Consumer, Counts, Missing, Record, Rule
 from marl_llm.types import Completion, Request, Weights
 
+RESTART_SECONDS = 120.0  # how long a process that has ended may take to be there again
+RETRY_SECONDS = 0.2
 CALL_SECONDS = 600.0  # an ordinary call that takes longer is a hang
 WORK_SECONDS = 24 * 3600.0  # a rollout, which has deadlines of its own, or an update of any size
 DECODE_SECONDS = 60.0  # how long one exchange lets an engine decode before it says "nothing yet"
+
+
+class EndedError(MarlError):
+    """A process has ended. What it was asked for may have been done, or not."""
+
+
+class StrangerError(MarlError):
+    """An engine does not know this client: it has been started anew."""
 
 
 def answer(pending: ray.ObjectRef, who: str, seconds: float = CALL_SECONDS) -> Any:
@@ -42,10 +53,28 @@ def answer(pending: ray.ObjectRef, who: str, seconds: float = CALL_SECONDS) -> A
             raise error.cause from None
         raise
     except ray.exceptions.RayActorError as error:
-        raise MarlError(
+        raise EndedError(
             f"the process of {who} has ended, perhaps for want of memory; go on from the last "
             "checkpoint with marl-llm train resume=RUNDIR"
         ) from error
+
+
+def insist(call: Callable[[], ray.ObjectRef], who: str, seconds: float = CALL_SECONDS) -> Any:
+    """As `answer`, and calls again while a process that has ended is started anew.
+
+    Args:
+        call: makes the call; twice must do no harm.
+        who: is called, for errors.
+        seconds: to wait for one answer.
+    """
+    end = time.monotonic() + RESTART_SECONDS
+    while True:
+        try:
+            return answer(call(), who, seconds)
+        except EndedError:
+            if time.monotonic() > end:
+                raise
+            time.sleep(RETRY_SECONDS)
 
 
 class RemoteStore:
@@ -56,57 +85,73 @@ class RemoteStore:
 
     def put(self, topic: str, records: Sequence[Record]) -> int:
         """As `Store.put`."""
-        return answer(self._actor.put.remote(topic, records), "the store")
+        return insist(lambda: self._actor.put.remote(topic, records), "the store")
 
     def room(self, topic: str) -> int:
         """As `Store.room`."""
-        return answer(self._actor.room.remote(topic), "the store")
+        return insist(lambda: self._actor.room.remote(topic), "the store")
 
     def claim(
         self, topic: str, groups: int, oldest: int, lease: float, rule: Rule = "wait"
     ) -> Claim | None:
         """As `Store.claim`."""
-        return answer(self._actor.claim.remote(topic, groups, oldest, lease, rule), "the store")
+        call = partial(self._actor.claim.remote, topic, groups, oldest, lease, rule)
+        try:
+            return answer(call(), "the store")
+        except EndedError:  # it may have leased what it could not hand over
+            self.release(topic)
+            return insist(call, "the store")
 
     def acknowledge(self, topic: str, claim: int) -> None:
         """As `Store.acknowledge`."""
-        answer(self._actor.acknowledge.remote(topic, claim), "the store")
+        self.settle(topic, claim, {})
+
+    def release(self, topic: str) -> None:
+        """As `Store.release`."""
+        insist(lambda: self._actor.release.remote(topic), "the store")
 
     def settle(self, topic: str, claim: int, puts: Mapping[str, Sequence[Record]]) -> int:
         """As `Store.settle`."""
-        return answer(self._actor.settle.remote(topic, claim, puts), "the store")
+        call = partial(self._actor.settle.remote, topic, claim, puts)
+        try:
+            return answer(call(), "the store")
+        except EndedError:  # it may have done it
+            try:
+                return insist(call, "the store")
+            except EpisodeError:
+                return 0
 
     def missing(self, topic: str) -> Sequence[Missing]:
         """As `Store.missing`."""
-        return answer(self._actor.missing.remote(topic), "the store")
+        return insist(lambda: self._actor.missing.remote(topic), "the store")
 
     def counts(self, topic: str) -> Counts:
         """As `Store.counts`."""
-        return answer(self._actor.counts.remote(topic), "the store")
+        return insist(lambda: self._actor.counts.remote(topic), "the store")
 
     def publish(self, weights: Weights) -> None:
         """As `Store.publish`."""
-        answer(self._actor.publish.remote(weights), "the store")
+        insist(lambda: self._actor.publish.remote(weights), "the store")
 
     def latest(self, policy: str) -> Weights | None:
         """As `Store.latest`."""
-        return answer(self._actor.latest.remote(policy), "the store")
+        return insist(lambda: self._actor.latest.remote(policy), "the store")
 
     def served(self, consumer: str, policy: str, version: int) -> None:
         """As `Store.served`."""
-        answer(self._actor.served.remote(consumer, policy, version), "the store")
+        insist(lambda: self._actor.served.remote(consumer, policy, version), "the store")
 
     def consumers(self) -> Sequence[Consumer]:
         """As `Store.consumers`."""
-        return answer(self._actor.consumers.remote(), "the store")
+        return insist(lambda: self._actor.consumers.remote(), "the store")
 
     def save(self, path: Path) -> None:
         """As `Store.save`."""
-        answer(self._actor.save.remote(path.resolve()), "the store")
+        insist(lambda: self._actor.save.remote(path.resolve()), "the store")
 
     def restore(self, path: Path) -> None:
         """As `Store.restore`."""
-        answer(self._actor.restore.remote(path.resolve()), "the store")
+        insist(lambda: self._actor.restore.remote(path.resolve()), "the store")
 
 
 class RemoteEngine:
@@ -119,28 +164,33 @@ class RemoteEngine:
     def __init__(self, actor: Any, policy: str) -> None:
         """Become a client; waits until the engine is loaded."""
         self._actor, self._who = actor, f"the engine of {policy}"
-        self._queue: list[Request] = []
+        self._queue: list[Request] = []  # to be handed over
+        self._asked: dict[int, Request] = {}  # without a reply so far
         self._pending: ray.ObjectRef | None = None
-        self._in_flight = 0
-        self._client, self.version, self.context = answer(actor.join.remote(), self._who)
+        self._join()
 
     def submit(self, requests: Sequence[Request]) -> None:
         """As `Engine.submit`."""
         self._queue.extend(requests)
-        self._in_flight += len(requests)
+        self._asked |= {request.id: request for request in requests}
         self._exchange()
 
     def poll(self, timeout: float) -> list[Completion]:
-        """As `Engine.poll`."""
+        """As `Engine.poll`; an engine that was started anew is asked again for what is missing."""
         end = time.monotonic() + timeout
-        while self._in_flight:
+        while self._asked:
             pending = self._exchange()
             ready, _ = ray.wait([pending], timeout=max(end - time.monotonic(), 0.0))
             if not ready:
                 return []
             self._pending = None
-            done, self.version = answer(pending, self._who)
-            self._in_flight -= len(done)
+            try:
+                done, self.version = answer(pending, self._who)
+            except (EndedError, StrangerError):
+                self._join()
+                continue
+            for completion in done:
+                del self._asked[completion.id]
             if done:
                 return done
         return []
@@ -151,16 +201,21 @@ class RemoteEngine:
         temperature: float = 1.0,
     ) -> list[list[float]]:
         """As `Engine.score`; a batch of any size is one call."""
-        pending = self._actor.score.remote(sequences, temperature)
-        return answer(pending, self._who, WORK_SECONDS)
+        call = partial(self._actor.score.remote, sequences, temperature)
+        return insist(call, self._who, WORK_SECONDS)
 
     def load(self, weights: Weights) -> None:
         """As `Engine.load`."""
-        self.version = answer(self._actor.load.remote(weights), self._who)
+        self.version = insist(lambda: self._actor.load.remote(weights), self._who)
 
     def load_latest(self) -> None:
         """Have the engine fetch the store's latest weights of its policy, as `load` does."""
-        self.version = answer(self._actor.load_latest.remote(), self._who)
+        self.version = insist(self._actor.load_latest.remote, self._who)
+
+    def _join(self) -> None:
+        """Become a client, of an engine that knows nothing of what was asked before."""
+        self._client, self.version, self.context = insist(self._actor.join.remote, self._who)
+        self._queue = list(self._asked.values())
 
     def _exchange(self) -> ray.ObjectRef:
         if self._pending is None:

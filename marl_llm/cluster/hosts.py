@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from itertools import count
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from marl_llm import team
-from marl_llm.cluster.clients import RemoteEngine
-from marl_llm.errors import TrainingError
+from marl_llm import weights as files
+from marl_llm.cluster import recovery
+from marl_llm.cluster.clients import RemoteEngine, StrangerError
+from marl_llm.errors import EpisodeError, TrainingError
 from marl_llm.games import Game
 from marl_llm.rollout.plans import Plan
 from marl_llm.settings import RunSettings
@@ -20,6 +26,8 @@ from marl_llm.store.episodes import episodes_of
 from marl_llm.trainer import Lesson
 from marl_llm.types import Completion, Episode, Request, Weights
 
+WEIGHTS = "weights"  # folder of a run, what the engines are to serve
+SERVED = 3  # versions kept there
 LEASE_SECONDS = 24 * 3600.0  # no other learner takes over a policy's records
 
 
@@ -41,25 +49,36 @@ class EngineHost:
         team.use_threads(threads)
         self._policy, self._store = policy, store
         self._engine = team.engine(run, run_dir, policy)
+        self._life = os.urandom(8).hex()  # no client of one life is known in another
         self._clients, self._numbers = count(), count()
-        self._asked: dict[int, tuple[int, int]] = {}  # our number -> client, the client's id
-        self._finished: dict[int, list[Completion]] = {}  # by client
+        self._asked: dict[int, tuple[str, int]] = {}  # our number -> client, the client's id
+        self._finished: dict[str, list[Completion]] = {}  # by client
+        if store.latest(policy) is not None:
+            self.load_latest()  # it takes the place of one that has ended
         team.settle()
 
-    def join(self) -> tuple[int, int, int]:
-        """Take on a client: its number, the version now served, and the context."""
-        client = next(self._clients)
+    def ready(self) -> None:
+        """Once everything is loaded."""
+
+    def join(self) -> tuple[str, int, int]:
+        """Take on a client: its name, the version now served, and the context."""
+        client = f"{self._life} {next(self._clients)}"
         self._finished[client] = []
         return client, self._engine.version, self._engine.context
 
     def exchange(
-        self, client: int, requests: Sequence[Request], timeout: float
+        self, client: str, requests: Sequence[Request], timeout: float
     ) -> tuple[list[Completion], int]:
         """Take a client's requests, whose deadlines are seconds from now; give what is finished.
 
         Returns:
             The client's replies, which may be none if others' were finished first, and the version.
+
+        Raises:
+            StrangerError: the client joined an engine that has ended since.
         """
+        if client not in self._finished:
+            raise StrangerError(f"the engine of {self._policy} was started anew; join it again")
         now = time.monotonic()
         numbered = []
         for request in requests:
@@ -95,7 +114,7 @@ class EngineHost:
 
 
 class TrainerHost:
-    """A policy's trainer."""
+    """A policy's trainer, which learns when it is told to and loses nothing when it is killed."""
 
     def __init__(
         self,
@@ -106,7 +125,7 @@ class TrainerHost:
         store: Store,
         engines: Mapping[str, Any],
     ) -> None:
-        """Load the learner; its weights become the store's latest.
+        """Load the learner, as far as it had come; its weights become the store's latest.
 
         Args:
             run: the settings.
@@ -118,49 +137,79 @@ class TrainerHost:
                 annotators or its credit rule ask for anything.
         """
         team.use_threads(threads)
-        self._policy, self._store = policy, store
-        self._staleness = run.runtime.max_staleness
-        self._group_size = run.rollout.group_size
+        self._run, self._policy, self._store = run, policy, store
+        self._kept, self._served = run_dir / recovery.FOLDER / policy, run_dir / WEIGHTS / policy
         asked = engines if run.policies[policy].reaches else {}
         clients = {name: RemoteEngine(actor, name) for name, actor in asked.items()}
         self._trainer = team.trainer(run, run_dir, policy, clients)
+        self._lessons, self._last = 0, Lesson(policy, {}, np.zeros(0))
+        if (note := recovery.latest(self._kept)) is not None:
+            self._trainer.restore(note.folder)
+            self._lessons, self._last = note.lessons, note.lesson
+            with suppress(EpisodeError):  # it was done with, or there was none
+                store.acknowledge(policy, note.claim)
+        store.release(policy)
         self._publish()
 
-    def ready(self) -> int:
-        """Its version, once it is loaded."""
-        return self._trainer.learner.version
+    def ready(self) -> None:
+        """Once everything is loaded."""
 
-    def learn(self, episodes: int) -> Lesson:
+    def lessons(self) -> int:
+        """How many it gave since the run was started or resumed."""
+        return self._lessons
+
+    def learn(self, lessons: int, episodes: int) -> Lesson:
         """Claim that many fresh episodes, in whole groups, update once, publish.
+
+        Args:
+            lessons: how many there were before; one that is asked for twice is given again.
+            episodes: of this one.
 
         Raises:
             TrainingError: fewer episodes of a fresh enough version wait in the store.
         """
+        if self._lessons > lessons:
+            return self._last
         version = self._trainer.learner.version
-        oldest = version - self._staleness
-        groups = episodes // self._group_size
+        oldest = version - self._run.runtime.max_staleness
+        groups = episodes // self._run.rollout.group_size
         claim = self._store.claim(self._policy, groups, oldest, LEASE_SECONDS)
         if claim is None:
             raise TrainingError(
                 f"fewer than {episodes} fresh episodes wait for policy {self._policy!r} at "
                 f"version {version}"
             )
-        lesson = self._trainer.learn(episodes_of(claim.records))
+        self._last = self._trainer.learn(episodes_of(claim.records))
+        self._lessons += 1
+        self._keep(claim.id)
         self._store.acknowledge(self._policy, claim.id)
         self._publish()
-        return lesson
+        return self._last
 
     def save(self, folder: Path) -> None:
-        """Write the whole state into an empty folder."""
+        """Write the whole state into a folder, whatever half of one is in it."""
+        for path in folder.iterdir():
+            path.unlink()
         self._trainer.save(folder)
 
     def restore(self, folder: Path) -> None:
         """Go on from what `save` wrote and publish it."""
         self._trainer.restore(folder)
+        self._keep(0)
         self._publish()
 
+    def _keep(self, claim: int) -> None:
+        recovery.keep(self._kept, self._lessons, claim, self._last, self._trainer.save)
+
     def _publish(self) -> None:
-        self._store.publish(self._trainer.learner.weights())
+        """Write the weights into a file, which outlives this process, and tell the store."""
+        weights = self._trainer.learner.weights()
+        path = self._served / f"{weights.version:06d}.safetensors"
+        assert weights.tensors is not None, "a learner's weights are in memory"
+        files.write(weights.tensors, path)
+        self._store.publish(replace(weights, tensors=None, path=str(path)))
+        for old in sorted(self._served.glob("*.safetensors"))[:-SERVED]:
+            old.unlink()
 
 
 class RolloutHost:
@@ -191,7 +240,7 @@ class RolloutHost:
         team.settle()
 
     def ready(self) -> None:
-        """Once it is loaded."""
+        """Once everything is loaded."""
 
     def collect(self, plans: Sequence[Plan], versions: Mapping[str, int]) -> list[Episode]:
         """Play these episodes and put them into the store of every policy.

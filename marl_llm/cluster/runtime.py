@@ -4,33 +4,55 @@ from __future__ import annotations
 
 import logging
 import os
+import shutil
 import time
+from collections import deque
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import ray
 
 from marl_llm import team
-from marl_llm.cluster.clients import WORK_SECONDS, RemoteEngine, RemoteStore, answer
-from marl_llm.cluster.hosts import EngineHost, RolloutHost, TrainerHost
+from marl_llm.cluster import recovery
+from marl_llm.cluster.clients import EndedError, RemoteEngine, RemoteStore, answer, insist
+from marl_llm.cluster.hosts import WEIGHTS, EngineHost, RolloutHost, TrainerHost
+from marl_llm.cluster.incidents import Incidents
 from marl_llm.errors import ModelError
 from marl_llm.rollout.plans import Plan
+from marl_llm.runtime import Collected, Learned
 from marl_llm.serve import Engine
 from marl_llm.serve.sources import EngineSettings
 from marl_llm.settings import RunSettings
-from marl_llm.store import CAPACITY, FILE, RETRIES, SqliteStore, discard
-from marl_llm.trainer import Lesson
+from marl_llm.store import CAPACITY, FILE, RETRIES, Counts, SqliteStore, discard
 from marl_llm.types import Episode
+
+WATCH_SECONDS = 120.0  # nothing done for so long is worth a line in the log
+
+
+@dataclass(frozen=True, slots=True)
+class _Task:
+    """Work that an actor does."""
+
+    what: str  # in words
+    actor: Any
+    begin: Callable[[], ray.ObjectRef]
+    update: int | None  # whose games; None = a policy's lesson
+    since: float  # seconds
 
 
 class RayRuntime:
     """The same steps as `local.LocalRuntime`, each in the process that it belongs to.
 
-    With one worker the requests reach the engine in the same batches as in one process, and every
-    number is the same. With several, who shares a batch with whom hangs on the clock, and log-probs
-    differ by rounding.
+    With one worker and no staleness the requests reach the engine in the same batches as in one
+    process, and every number is the same. With several, who shares a batch with whom hangs on the
+    clock, and log-probs differ by rounding.
+
+    Any process but this one may be killed at any moment. It is started anew and goes on from what
+    lies in the run folder: the store's file, the weights to be served, the trainers' states. What
+    it was doing is done again, and counts once; ``incidents.log`` says so.
     """
 
     def __init__(self, run: RunSettings, run_dir: Path) -> None:
@@ -40,6 +62,13 @@ class RayRuntime:
             ModelError: a policy wants a GPU, and there is none.
         """
         run_dir, threads = run_dir.resolve(), team.use_threads(run.runtime.threads)
+        self._stale = run.runtime.max_staleness > 0
+        self._incidents = Incidents(run_dir)
+        self._tasks: dict[ray.ObjectRef, _Task] = {}
+        self._played: dict[int, list[Episode]] = {}  # of updates that are not all played
+        self._plans: dict[int, tuple[Sequence[Plan], float]] = {}  # their plans, and since when
+        self._lessons = dict.fromkeys(run.policies, 0)
+        self._done: deque[Collected | Learned] = deque()
         if run.packages:  # the actors unpickle, and make, what is written in them
             path = os.environ.get("PYTHONPATH")
             os.environ["PYTHONPATH"] = os.pathsep.join([str(Path.cwd()), *([path] if path else [])])
@@ -48,7 +77,10 @@ class RayRuntime:
             share = gpu_share(run, int(ray.cluster_resources().get("GPU", 0)))
             run = on_visible_gpu(run)
             discard(run_dir / FILE)  # a checkpoint says what is to be in it
-            self._store = start_store(run_dir / FILE)
+            for left in (recovery.FOLDER, WEIGHTS):
+                shutil.rmtree(run_dir / left, ignore_errors=True)
+            self._keeper = start_store(run_dir / FILE)
+            self._store = RemoteStore(self._keeper)
             engines = {
                 name: _actor(EngineHost, share[name]).remote(
                     run, run_dir, name, threads, self._store
@@ -66,13 +98,27 @@ class RayRuntime:
                 for _ in range(run.runtime.workers)
             ]
             self._engines = {name: RemoteEngine(actor, name) for name, actor in engines.items()}
-            for name, trainer in self._trainers.items():
-                answer(trainer.ready.remote(), f"the trainer of {name}")
-            for worker in self._workers:
-                answer(worker.ready.remote(), "a rollout worker")
+            self._servers = engines
+            for name, actor in self.actors().items():
+                if actor is not self._keeper:
+                    answer(actor.ready.remote(), name)
         except BaseException:
             self.close()
             raise
+
+    def actors(self) -> dict[str, Any]:
+        """All actors, by what they are."""
+        return {
+            "the store": self._keeper,
+            **{f"the engine of {name}": actor for name, actor in self._servers.items()},
+            **{f"the trainer of {name}": actor for name, actor in self._trainers.items()},
+            **{f"rollout worker {number}": actor for number, actor in enumerate(self._workers)},
+        }
+
+    @property
+    def incidents(self) -> int:
+        """How many processes had to be started anew so far."""
+        return self._incidents.count
 
     def serving(self) -> Mapping[str, Engine]:
         """Engines by policy, freshly loaded with the latest weights."""
@@ -80,32 +126,51 @@ class RayRuntime:
             engine.load_latest()
         return self._engines
 
-    def collect(self, plans: Sequence[Plan]) -> list[Episode]:
+    def collect(self, update: int, plans: Sequence[Plan]) -> None:
         """Share these episodes among the workers, whole groups each; they put them in the store."""
         versions = {policy: engine.version for policy, engine in self.serving().items()}
         count = len(self._workers)
-        pending = [
-            worker.collect.remote([plan for plan in plans if plan.group % count == n], versions)
-            for n, worker in enumerate(self._workers)
-        ]
-        played = [e for p in pending for e in answer(p, "a rollout worker", WORK_SECONDS)]
-        order = {plan.id: place for place, plan in enumerate(plans)}
-        return sorted(played, key=lambda episode: order[episode.id])
+        self._plans[update] = plans, time.monotonic()
+        self._played[update] = []
+        for number, worker in enumerate(self._workers):
+            share = [plan for plan in plans if plan.group % count == number]
+            self._begin(
+                f"rollout worker {number}",
+                worker,
+                partial(worker.collect.remote, share, versions),
+                update,
+            )
 
-    def learn(self, policy: str, episodes: int) -> Lesson:
+    def learn(self, policy: str, episodes: int) -> None:
         """Let the policy's trainer learn from that many episodes and publish its weights."""
-        pending = self._trainers[policy].learn.remote(episodes)
-        return answer(pending, f"the trainer of {policy}", WORK_SECONDS)
+        trainer, lessons = self._trainers[policy], self._lessons[policy]
+        self._begin(
+            f"the trainer of {policy}",
+            trainer,
+            partial(trainer.learn.remote, lessons, episodes),
+            None,
+        )
+        self._lessons[policy] += 1
+
+    def wait(self) -> Collected | Learned:
+        """The next thing that is done."""
+        while not self._done:
+            ready, _ = ray.wait(list(self._tasks), timeout=WATCH_SECONDS)
+            if not ready:
+                self._watch()
+            for pending in ready:
+                self._finish(pending)
+        return self._done.popleft()
 
     def save(self, policy: str, folder: Path) -> None:
         """Write the policy's learner, whole, into an empty folder."""
-        pending = self._trainers[policy].save.remote(folder.resolve())
-        answer(pending, f"the trainer of {policy}")
+        trainer = self._trainers[policy]
+        insist(partial(trainer.save.remote, folder.resolve()), f"the trainer of {policy}")
 
     def restore(self, policy: str, folder: Path) -> None:
         """Go on from what `save` wrote."""
-        pending = self._trainers[policy].restore.remote(folder.resolve())
-        answer(pending, f"the trainer of {policy}")
+        trainer = self._trainers[policy]
+        insist(partial(trainer.restore.remote, folder.resolve()), f"the trainer of {policy}")
 
     def save_store(self, path: Path) -> None:
         """Write a file of the store as it is."""
@@ -115,9 +180,48 @@ class RayRuntime:
         """Go on with what `save_store` wrote."""
         self._store.restore(path)
 
+    def counts(self, policy: str) -> Counts:
+        """What became of all episodes that were put into a policy's topic."""
+        return self._store.counts(policy)
+
     def close(self) -> None:
         """End the cluster that this runtime started."""
         ray.shutdown()
+
+    def _begin(
+        self, what: str, actor: Any, begin: Callable[[], ray.ObjectRef], update: int | None
+    ) -> None:
+        self._tasks[begin()] = _Task(what, actor, begin, update, time.monotonic())
+
+    def _finish(self, pending: ray.ObjectRef) -> None:
+        """Take what a task brought; begin it again if its process has ended."""
+        task = self._tasks.pop(pending)
+        try:
+            brought = answer(pending, task.what)
+        except EndedError:
+            insist(task.actor.ready.remote, task.what)
+            self._incidents.note(f"{task.what} had ended; it was started anew and goes on")
+            self._begin(task.what, task.actor, task.begin, task.update)
+            return
+        if task.update is None:
+            self._done.append(Learned(brought))
+            if self._stale:  # games are going on: what they sample next is of the new weights
+                self._engines[brought.policy].load_latest()
+            return
+        played, (plans, since) = self._played[task.update], self._plans[task.update]
+        played += brought
+        if len(played) == len(plans):
+            order = {plan.id: place for place, plan in enumerate(plans)}
+            played.sort(key=lambda episode: order[episode.id])
+            self._done.append(Collected(task.update, played, time.monotonic() - since))
+            del self._played[task.update], self._plans[task.update]
+
+    def _watch(self) -> None:
+        """Say what is stuck."""
+        for task in self._tasks.values():
+            taken = time.monotonic() - task.since
+            doing = "a lesson" if task.update is None else f"the games of update {task.update}"
+            self._incidents.note(f"{task.what} has been at {doing} for {taken:.0f} s")
 
 
 def start_cluster(processes: int) -> None:
@@ -141,9 +245,9 @@ def start_store(
     clock: Callable[[], float] = time.time,
     capacity: int = CAPACITY,
     retries: int = RETRIES,
-) -> RemoteStore:
-    """A store in an actor of its own, on this machine; the arguments are those of `SqliteStore`."""
-    return RemoteStore(_actor(SqliteStore).remote(path, clock, capacity, retries))
+) -> Any:
+    """The actor of a store, on this machine; the arguments are those of `SqliteStore`."""
+    return _actor(SqliteStore).remote(path, clock, capacity, retries)
 
 
 def gpu_share(run: RunSettings, gpus: int) -> dict[str, float]:
@@ -192,4 +296,5 @@ def _on_visible(engine: EngineSettings) -> EngineSettings:
 
 
 def _actor(host: type, gpu: float = 0.0) -> Any:
-    return ray.remote(num_cpus=1, num_gpus=gpu)(host)
+    """An actor's class; one that has ended is started anew, and its callers are told."""
+    return ray.remote(num_cpus=1, num_gpus=gpu, max_restarts=-1, max_task_retries=0)(host)

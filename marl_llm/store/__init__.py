@@ -81,7 +81,10 @@ class Store(Protocol):
     def claim(
         self, topic: str, groups: int, oldest: int, lease: float, rule: Rule = "wait"
     ) -> Claim | None:
-        """Lease the oldest complete groups, None while there are fewer than so many.
+        """Lease the complete groups of the lowest numbers, None while there are fewer than so many.
+
+        A run numbers its groups in the order of its updates, so an early one is never left behind
+        because a late one came first.
 
         Groups with a record of an earlier version than `oldest` are dropped and counted
         (`dropped`). Void episodes are excused according to `rule`, as long as two good ones are
@@ -108,6 +111,9 @@ class Store(Protocol):
         Raises:
             EpisodeError: the claim is unknown, or its lease ran out and others took the records.
         """
+
+    def release(self, topic: str) -> None:
+        """Let go of all leases of a topic: the only one who claims there has been started anew."""
 
     def settle(self, topic: str, claim: int, puts: Mapping[str, Sequence[Record]]) -> int:
         """Acknowledge a claim and put what came of it, by topic: both or, if it raises, neither.

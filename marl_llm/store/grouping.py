@@ -58,10 +58,10 @@ def give_up(db: sqlite3.Connection, topic: str, rule: Rule, now: float) -> None:
 
 
 def complete(db: sqlite3.Connection, topic: str, count: int, rule: Rule, now: float) -> list[int]:
-    """The oldest free groups that are complete, at most so many."""
+    """The free groups of the lowest numbers that are complete, at most so many."""
     rows = db.execute(
         f"SELECT number FROM groups WHERE {FREE}"
-        f" AND good + {EXCUSED[rule]} = size AND {ENOUGH} ORDER BY first LIMIT ?",
+        f" AND good + {EXCUSED[rule]} = size AND {ENOUGH} ORDER BY number LIMIT ?",
         (topic, now, count),
     )
     return [number for (number,) in rows]

@@ -84,6 +84,14 @@ class SqliteStore:
         """As `Store.acknowledge`."""
         self.settle(topic, claim, {})
 
+    def release(self, topic: str) -> None:
+        """As `Store.release`."""
+        with self._transaction():
+            self._db.execute(
+                "UPDATE groups SET claim = NULL, expires = NULL WHERE topic = ? AND closed = 0",
+                (topic,),
+            )
+
     def settle(self, topic: str, claim: int, puts: Mapping[str, Sequence[Record]]) -> int:
         """As `Store.settle`."""
         with self._transaction():

@@ -7,6 +7,7 @@ import signal
 import time
 from pathlib import Path
 
+import numpy as np
 import pytest
 import ray
 
@@ -14,7 +15,7 @@ from marl_llm import config
 from marl_llm.cli import main
 from marl_llm.cluster.clients import RemoteEngine, answer
 from marl_llm.cluster.runtime import RayRuntime, gpu_share, on_visible_gpu
-from marl_llm.errors import ConfigError, DeadlineError, EpisodeError, MarlError, ModelError
+from marl_llm.errors import ConfigError, DeadlineError, EpisodeError, ModelError
 from marl_llm.local import LocalRuntime
 from marl_llm.report.metrics import read
 from marl_llm.rollout.plans import balanced
@@ -142,7 +143,18 @@ def two_workers(local, tmp_path_factory):
 
 
 def plans(update=0, episodes=16):
-    return balanced(0, update, episodes, 1, {"kuhn": ["player_0", "player_1"]}, [("self",)])
+    roles = {"player_0": "player", "player_1": "player"}
+    return balanced(0, update, episodes, 1, {"kuhn": roles}, [("self",)])
+
+
+def collect(runtime, update=0):
+    runtime.collect(update, plans(update))
+    return runtime.wait().episodes
+
+
+def learn(runtime):
+    runtime.learn("main", 16)
+    return runtime.wait().lesson
 
 
 @pytest.mark.ray
@@ -150,7 +162,7 @@ def test_two_workers_play_the_same_games_up_to_rounding(two_workers, local):
     runtime, _ = two_workers
     alone = LocalRuntime(settings(), local)
     for update in range(2):
-        ours, theirs = runtime.collect(plans(update)), alone.collect(plans(update))
+        ours, theirs = collect(runtime, update), collect(alone, update)
         assert [episode.id for episode in ours] == [episode.id for episode in theirs]
         for mine, other in zip(ours, theirs, strict=True):
             assert [turn.ids for turn in mine.turns] == [turn.ids for turn in other.turns]
@@ -158,7 +170,7 @@ def test_two_workers_play_the_same_games_up_to_rounding(two_workers, local):
             for turn, same in zip(mine.turns, other.turns, strict=True):
                 assert turn.versions == same.versions
                 assert turn.logprobs == pytest.approx(same.logprobs, abs=1e-5)
-        first, second = runtime.learn("main", 16).stats, alone.learn("main", 16).stats
+        first, second = learn(runtime).stats, learn(alone).stats
         for key in ("learn/loss", "learn/grad_norm", "learn/entropy"):
             assert first[key] == pytest.approx(second[key], abs=1e-4)
 
@@ -184,7 +196,8 @@ def test_errors_of_an_actor_arrive_as_they_were_raised(two_workers):
     with pytest.raises(EpisodeError, match="empty prompt"):
         engine.score([((), (1,))])
     with pytest.raises(ConfigError, match="unknown game 'kuhm'"):
-        runtime.collect(balanced(0, 9, 2, 1, {"kuhm": ["player_0", "player_1"]}, [("self",)]))
+        runtime.collect(9, balanced(0, 9, 2, 1, {"kuhm": {"player_0": "player"}}, [("self",)]))
+        runtime.wait()
     with pytest.raises(DeadlineError, match="no answer from a slow one within 0 s"):
         answer(runtime._workers[0].__ray_call__.remote(lambda host: time.sleep(2)), "a slow one", 0)
 
@@ -207,20 +220,31 @@ def test_clients_of_one_engine_get_their_own_replies(two_workers):
     assert first.poll(0.01) == []
 
 
+def kill(actor):
+    """kill -9 the process of an actor."""
+    os.kill(ray.get(actor.__ray_call__.remote(lambda host: os.getpid())), signal.SIGKILL)
+
+
 @pytest.mark.ray
-def test_a_process_that_dies_is_an_error_and_no_hang(two_workers):  # the last of its cluster
+@pytest.mark.parametrize(
+    "who", ["the engine of main", "rollout worker 0", "the store", "the trainer of main"]
+)
+def test_a_process_that_is_killed_is_started_anew_and_nothing_is_lost_or_doubled(two_workers, who):
     runtime, _ = two_workers
-    engine = runtime.serving()["main"]
-    pid = ray.get(engine._actor.__ray_call__.remote(lambda host: os.getpid()))
-    os.kill(pid, signal.SIGKILL)
-    began = time.monotonic()
-    with pytest.raises(MarlError, match=r"the process of the engine of main has ended.*resume="):
-        runtime.collect(plans(2))
-    trainer = ray.get(runtime._trainers["main"].__ray_call__.remote(lambda host: os.getpid()))
-    os.kill(trainer, signal.SIGKILL)
-    with pytest.raises(MarlError, match="the process of the trainer of main has ended"):
-        runtime.learn("main", 16)
-    assert time.monotonic() - began < 30
+    before, number = runtime.counts("main"), ray.get(runtime._trainers["main"].lessons.remote())
+    runtime.collect(100 + number, plans(100 + number))
+    kill(runtime.actors()[who])
+    episodes = runtime.wait().episodes
+    assert [episode.id for episode in episodes] == [plan.id for plan in plans(100 + number)]
+    runtime.learn("main", 16)
+    kill(runtime.actors()[who])
+    lesson = runtime.wait().lesson
+    assert np.isfinite(lesson.stats["learn/loss"])
+    assert ray.get(runtime._trainers["main"].lessons.remote()) == number + 1
+    assert runtime.serving()["main"].version == number + 1
+    after = runtime.counts("main")
+    assert after.acknowledged == before.acknowledged + 16
+    assert (after.waiting, after.leased, after.dropped) == (0, 0, 0)
 
 
 # Placement, without a cluster.

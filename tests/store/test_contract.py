@@ -52,9 +52,12 @@ def make(request, tmp_path, clock):
     """Makes a store of this kind, with other limits if asked for."""
     if request.param == "actor":
         request.getfixturevalue("cluster")
+        from marl_llm.cluster.clients import RemoteStore
         from marl_llm.cluster.runtime import start_store
 
-        return lambda **limits: start_store(tmp_path / "store.sqlite", clock.read, **limits)
+        return lambda **limits: RemoteStore(
+            start_store(tmp_path / "store.sqlite", clock.read, **limits)
+        )
     path = ":memory:" if request.param == "memory" else tmp_path / "store.sqlite"
     return lambda **limits: SqliteStore(path, clock.read, **limits)
 
