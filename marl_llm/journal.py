@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
 
+from marl_llm.errors import TrainingError
 from marl_llm.learn import checkpoints
 from marl_llm.learn.checkpoints import Checkpoint
 from marl_llm.measure import Measurement
@@ -107,6 +108,8 @@ class Journal:
     def learned(self, update: int, collected: Collected, lessons: Mapping[str, Lesson]) -> None:
         """An update is done: its games were played, and every policy has learned from them."""
         episodes = collected.episodes
+        for policy, lesson in lessons.items():
+            check_groups(update, policy, lesson, episodes)
         self._tokens += sum(len(turn.ids) for episode in episodes for turn in episode.turns)
         metrics = rollout_metrics(episodes, collected.seconds)
         for policy, lesson in lessons.items():
@@ -210,6 +213,20 @@ class Journal:
             advantages |= advantages_by_turn(episodes, policy, lesson.advantages.tolist())
         kept = kept_games(episodes, self._run.run.episodes)
         write_episodes(self._dir, update, kept, self._decoders, advantages)
+
+
+def check_groups(update: int, policy: str, lesson: Lesson, episodes: Sequence[Episode]) -> None:
+    """Refuse a lesson that was not learned from the games of its update.
+
+    Raises:
+        TrainingError: naming the groups that it lacks, or that belong to another update.
+    """
+    played, learned = {episode.group for episode in episodes}, set(lesson.groups)
+    if played != learned:
+        raise TrainingError(
+            f"update {update} of policy {policy!r} learned from other games than were played for "
+            f"it: lacking {sorted(played - learned)[:5]}, foreign {sorted(learned - played)[:5]}"
+        )
 
 
 def score_at(rows: Sequence[Row], update: int) -> float | None:

@@ -14,14 +14,12 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from marl_llm import team
-from marl_llm.errors import TrainingError
 from marl_llm.games import Game
 from marl_llm.rollout.plans import Plan
 from marl_llm.runtime import Collected, Learned
 from marl_llm.serve import Engine
 from marl_llm.settings import RunSettings
 from marl_llm.store import SqliteStore
-from marl_llm.store.episodes import episodes_of
 
 
 class LocalRuntime:
@@ -73,14 +71,10 @@ class LocalRuntime:
         Raises:
             TrainingError: fewer fresh episodes wait.
         """
-        trainer = self._trainers[policy]
-        oldest = trainer.learner.version - self._run.runtime.max_staleness
-        groups = episodes // self._run.rollout.group_size
-        claim = self._store.claim(policy, groups, oldest, math.inf)
-        if claim is None:
-            raise TrainingError(f"fewer than {episodes} fresh episodes wait for policy {policy!r}")
-        lesson = trainer.learn(episodes_of(claim.records))
-        self._store.acknowledge(policy, claim.id)
+        lesson, claim = team.learn(
+            self._run, self._trainers[policy], self._store, episodes, math.inf
+        )
+        self._store.acknowledge(policy, claim)
         self._publish(policy)
         self._done.append(Learned(lesson))
 

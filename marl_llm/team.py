@@ -20,7 +20,7 @@ from marl_llm.agents import Player
 from marl_llm.agents.chat import Chat
 from marl_llm.agents.scripted import Uniform
 from marl_llm.annotate.material import Reach, Voice
-from marl_llm.errors import ConfigError, GameError
+from marl_llm.errors import ConfigError, GameError, TrainingError
 from marl_llm.games import Game
 from marl_llm.learn.learner import Learner
 from marl_llm.learn.supervised import fit
@@ -32,9 +32,9 @@ from marl_llm.serve import Engine
 from marl_llm.serve.models import device_of, load_model
 from marl_llm.serve.transformers_engine import TransformersEngine
 from marl_llm.settings import Judge, RunSettings
-from marl_llm.store import Store
-from marl_llm.store.episodes import record_of
-from marl_llm.trainer import Trainer
+from marl_llm.store import Store, staleness
+from marl_llm.store.episodes import episodes_of, record_of
+from marl_llm.trainer import Lesson, Trainer
 from marl_llm.types import Episode
 
 MODELS = "models"  # folder of a run, one model folder per policy
@@ -249,6 +249,40 @@ def collect(
             whole = run.policies[policy].reaches  # annotators read what the others saw and said
             store.put(policy, [record_of(one, policy, size, version, whole) for one in episodes])
     return episodes
+
+
+def learn(
+    run: RunSettings, trainer: Trainer, store: Store, episodes: int, lease: float
+) -> tuple[Lesson, int]:
+    """Claim that many episodes, in whole groups, and learn from them; the claim stays open.
+
+    Args:
+        run: the settings.
+        trainer: of the policy whose topic it is.
+        store: has the episodes.
+        episodes: how many.
+        lease: seconds until others may have them.
+
+    Returns:
+        The lesson, which also says how far behind the episodes were, and the claim to acknowledge.
+
+    Raises:
+        TrainingError: fewer episodes of a fresh enough version wait in the store.
+    """
+    policy, version = trainer.policy, trainer.learner.version
+    groups = episodes // run.rollout.group_size
+    claim = store.claim(policy, groups, version - run.runtime.max_staleness, lease)
+    if claim is None:
+        raise TrainingError(
+            f"fewer than {episodes} fresh episodes wait for policy {policy!r} at version {version}"
+        )
+    latest = {name: store.latest(name) for name in run.policies}
+    versions = {name: weights.version for name, weights in latest.items() if weights is not None}
+    behind = staleness(claim.records, policy, {**versions, policy: version})
+    lesson = trainer.learn(episodes_of(claim.records))
+    stats = {f"store/staleness_of_{name}": float(updates) for name, updates in behind.items()}
+    stats["store/episodes"] = float(len(claim.records))
+    return replace(lesson, stats={**lesson.stats, **stats}), claim.id
 
 
 def _play(

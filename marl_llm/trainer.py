@@ -35,6 +35,7 @@ class Lesson:
     policy: str
     stats: Mapping[str, float]  # `part/role/quantity` without the role
     advantages: np.ndarray  # [M] per sampled token, in the order of the policy's turns
+    groups: tuple[int, ...] = ()  # of the episodes, ascending
 
 
 class Trainer:
@@ -85,7 +86,7 @@ class Trainer:
         episodes = sorted(episodes, key=lambda episode: (episode.id, episode.attempt))
         turns = turns_of(episodes, self.policy)
         if not turns:
-            return Lesson(self.policy, {"learn/idle": 1.0}, np.zeros(0))
+            return Lesson(self.policy, {"learn/idle": 1.0}, np.zeros(0), groups_of(episodes))
         batch = self._columns(episodes)
         rng = generator(self._seed, "credit", self.policy, self.learner.version)
         given, collected = Given(rng, state=self._state), time.perf_counter()
@@ -114,6 +115,7 @@ class Trainer:
                 **spent,
             },
             advantages=per_token(credit, batch),
+            groups=groups_of(episodes),
         )
 
     def _columns(self, episodes: Sequence[Episode]) -> TurnBatch:
@@ -153,3 +155,8 @@ class Trainer:
         """Go on from what `save` wrote."""
         self.learner.restore(folder)
         self._state = json.loads((folder / STATE_FILE).read_text())
+
+
+def groups_of(episodes: Sequence[Episode]) -> tuple[int, ...]:
+    """Their groups, ascending."""
+    return tuple(sorted({episode.group for episode in episodes}))

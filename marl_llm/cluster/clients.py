@@ -22,6 +22,14 @@ WORK_SECONDS = 24 * 3600.0  # a rollout, which has deadlines of its own, or an u
 DECODE_SECONDS = 60.0  # how long one exchange lets an engine decode before it says "nothing yet"
 
 
+STORE = "the store"  # names of actors, by which they find each other, before and after a restart
+
+
+def engine_of(policy: str) -> str:
+    """The name of a policy's engine."""
+    return f"the engine of {policy}"
+
+
 class EndedError(MarlError):
     """A process has ended. What it was asked for may have been done, or not."""
 
@@ -80,16 +88,17 @@ def insist(call: Callable[[], ray.ObjectRef], who: str, seconds: float = CALL_SE
 class RemoteStore:
     """The store, in its actor; every call as in `Store`."""
 
-    def __init__(self, actor: Any) -> None:
-        self._actor = actor
+    def __init__(self, actor: Any = None) -> None:
+        """A client of this actor; None = of the run's store."""
+        self._actor = ray.get_actor(STORE) if actor is None else actor
 
     def put(self, topic: str, records: Sequence[Record]) -> int:
         """As `Store.put`."""
-        return insist(lambda: self._actor.put.remote(topic, records), "the store")
+        return insist(lambda: self._actor.put.remote(topic, records), STORE)
 
     def room(self, topic: str) -> int:
         """As `Store.room`."""
-        return insist(lambda: self._actor.room.remote(topic), "the store")
+        return insist(lambda: self._actor.room.remote(topic), STORE)
 
     def claim(
         self, topic: str, groups: int, oldest: int, lease: float, rule: Rule = "wait"
@@ -97,10 +106,10 @@ class RemoteStore:
         """As `Store.claim`."""
         call = partial(self._actor.claim.remote, topic, groups, oldest, lease, rule)
         try:
-            return answer(call(), "the store")
+            return answer(call(), STORE)
         except EndedError:  # it may have leased what it could not hand over
             self.release(topic)
-            return insist(call, "the store")
+            return insist(call, STORE)
 
     def acknowledge(self, topic: str, claim: int) -> None:
         """As `Store.acknowledge`."""
@@ -108,50 +117,50 @@ class RemoteStore:
 
     def release(self, topic: str) -> None:
         """As `Store.release`."""
-        insist(lambda: self._actor.release.remote(topic), "the store")
+        insist(lambda: self._actor.release.remote(topic), STORE)
 
     def settle(self, topic: str, claim: int, puts: Mapping[str, Sequence[Record]]) -> int:
         """As `Store.settle`."""
         call = partial(self._actor.settle.remote, topic, claim, puts)
         try:
-            return answer(call(), "the store")
+            return answer(call(), STORE)
         except EndedError:  # it may have done it
             try:
-                return insist(call, "the store")
+                return insist(call, STORE)
             except EpisodeError:
                 return 0
 
     def missing(self, topic: str) -> Sequence[Missing]:
         """As `Store.missing`."""
-        return insist(lambda: self._actor.missing.remote(topic), "the store")
+        return insist(lambda: self._actor.missing.remote(topic), STORE)
 
     def counts(self, topic: str) -> Counts:
         """As `Store.counts`."""
-        return insist(lambda: self._actor.counts.remote(topic), "the store")
+        return insist(lambda: self._actor.counts.remote(topic), STORE)
 
     def publish(self, weights: Weights) -> None:
         """As `Store.publish`."""
-        insist(lambda: self._actor.publish.remote(weights), "the store")
+        insist(lambda: self._actor.publish.remote(weights), STORE)
 
     def latest(self, policy: str) -> Weights | None:
         """As `Store.latest`."""
-        return insist(lambda: self._actor.latest.remote(policy), "the store")
+        return insist(lambda: self._actor.latest.remote(policy), STORE)
 
     def served(self, consumer: str, policy: str, version: int) -> None:
         """As `Store.served`."""
-        insist(lambda: self._actor.served.remote(consumer, policy, version), "the store")
+        insist(lambda: self._actor.served.remote(consumer, policy, version), STORE)
 
     def consumers(self) -> Sequence[Consumer]:
         """As `Store.consumers`."""
-        return insist(lambda: self._actor.consumers.remote(), "the store")
+        return insist(lambda: self._actor.consumers.remote(), STORE)
 
     def save(self, path: Path) -> None:
         """As `Store.save`."""
-        insist(lambda: self._actor.save.remote(path.resolve()), "the store")
+        insist(lambda: self._actor.save.remote(path.resolve()), STORE)
 
     def restore(self, path: Path) -> None:
         """As `Store.restore`."""
-        insist(lambda: self._actor.restore.remote(path.resolve()), "the store")
+        insist(lambda: self._actor.restore.remote(path.resolve()), STORE)
 
 
 class RemoteEngine:
@@ -161,9 +170,10 @@ class RemoteEngine:
     what is finished, so a batch of replies costs one message each way.
     """
 
-    def __init__(self, actor: Any, policy: str) -> None:
+    def __init__(self, policy: str) -> None:
         """Become a client; waits until the engine is loaded."""
-        self._actor, self._who = actor, f"the engine of {policy}"
+        self._who = engine_of(policy)
+        self._actor = ray.get_actor(self._who)
         self._queue: list[Request] = []  # to be handed over
         self._asked: dict[int, Request] = {}  # without a reply so far
         self._pending: ray.ObjectRef | None = None

@@ -9,34 +9,47 @@ from contextlib import suppress
 from dataclasses import replace
 from itertools import count
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
 from marl_llm import team
 from marl_llm import weights as files
 from marl_llm.cluster import recovery
-from marl_llm.cluster.clients import RemoteEngine, StrangerError
-from marl_llm.errors import EpisodeError, TrainingError
+from marl_llm.cluster.clients import STORE, RemoteEngine, RemoteStore, StrangerError, engine_of
+from marl_llm.errors import EpisodeError
 from marl_llm.games import Game
 from marl_llm.rollout.plans import Plan
 from marl_llm.settings import RunSettings
-from marl_llm.store import Store
-from marl_llm.store.episodes import episodes_of
+from marl_llm.store import FILE, SqliteStore
 from marl_llm.trainer import Lesson
 from marl_llm.types import Completion, Episode, Request, Weights
 
+PROCESSES = "processes"  # folder of a run: which process is what, one file each, named so
 WEIGHTS = "weights"  # folder of a run, what the engines are to serve
 SERVED = 3  # versions kept there
 LEASE_SECONDS = 24 * 3600.0  # no other learner takes over a policy's records
 
 
+def here(run_dir: Path, what: str) -> None:
+    """Write down that this process is `what`."""
+    place = run_dir / PROCESSES
+    place.mkdir(exist_ok=True)
+    (place / what).write_text(str(os.getpid()))
+
+
+class StoreHost(SqliteStore):
+    """The run's store."""
+
+    def __init__(self, run_dir: Path) -> None:
+        """Open its file, or make it."""
+        here(run_dir, STORE)
+        super().__init__(run_dir / FILE, time.time)
+
+
 class EngineHost:
     """A policy's server, shared by clients whose requests are decoded together."""
 
-    def __init__(
-        self, run: RunSettings, run_dir: Path, policy: str, threads: int, store: Store
-    ) -> None:
+    def __init__(self, run: RunSettings, run_dir: Path, policy: str, threads: int) -> None:
         """Load the engine.
 
         Args:
@@ -44,16 +57,16 @@ class EngineHost:
             run_dir: the run folder.
             policy: whose weights are served.
             threads: for torch.
-            store: has the weights.
         """
+        here(run_dir, engine_of(policy))
         team.use_threads(threads)
-        self._policy, self._store = policy, store
+        self._policy, self._store = policy, RemoteStore()
         self._engine = team.engine(run, run_dir, policy)
         self._life = os.urandom(8).hex()  # no client of one life is known in another
         self._clients, self._numbers = count(), count()
         self._asked: dict[int, tuple[str, int]] = {}  # our number -> client, the client's id
         self._finished: dict[str, list[Completion]] = {}  # by client
-        if store.latest(policy) is not None:
+        if self._store.latest(policy) is not None:
             self.load_latest()  # it takes the place of one that has ended
         team.settle()
 
@@ -116,39 +129,31 @@ class EngineHost:
 class TrainerHost:
     """A policy's trainer, which learns when it is told to and loses nothing when it is killed."""
 
-    def __init__(
-        self,
-        run: RunSettings,
-        run_dir: Path,
-        policy: str,
-        threads: int,
-        store: Store,
-        engines: Mapping[str, Any],
-    ) -> None:
+    def __init__(self, run: RunSettings, run_dir: Path, policy: str, threads: int) -> None:
         """Load the learner, as far as it had come; its weights become the store's latest.
+
+        It becomes a client of all engines if its annotators or its credit rule ask for anything.
 
         Args:
             run: the settings.
             run_dir: the run folder.
             policy: what is trained.
             threads: for torch.
-            store: has the episodes, and takes the weights.
-            engines: actors of `EngineHost`, by policy; it becomes a client of all of them if its
-                annotators or its credit rule ask for anything.
         """
+        here(run_dir, f"the trainer of {policy}")
         team.use_threads(threads)
-        self._run, self._policy, self._store = run, policy, store
+        self._run, self._policy, self._store = run, policy, RemoteStore()
         self._kept, self._served = run_dir / recovery.FOLDER / policy, run_dir / WEIGHTS / policy
-        asked = engines if run.policies[policy].reaches else {}
-        clients = {name: RemoteEngine(actor, name) for name, actor in asked.items()}
+        asked = run.policies if run.policies[policy].reaches else {}
+        clients = {name: RemoteEngine(name) for name in asked}
         self._trainer = team.trainer(run, run_dir, policy, clients)
         self._lessons, self._last = 0, Lesson(policy, {}, np.zeros(0))
         if (note := recovery.latest(self._kept)) is not None:
             self._trainer.restore(note.folder)
             self._lessons, self._last = note.lessons, note.lesson
             with suppress(EpisodeError):  # it was done with, or there was none
-                store.acknowledge(policy, note.claim)
-        store.release(policy)
+                self._store.acknowledge(policy, note.claim)
+        self._store.release(policy)
         self._publish()
 
     def ready(self) -> None:
@@ -170,19 +175,12 @@ class TrainerHost:
         """
         if self._lessons > lessons:
             return self._last
-        version = self._trainer.learner.version
-        oldest = version - self._run.runtime.max_staleness
-        groups = episodes // self._run.rollout.group_size
-        claim = self._store.claim(self._policy, groups, oldest, LEASE_SECONDS)
-        if claim is None:
-            raise TrainingError(
-                f"fewer than {episodes} fresh episodes wait for policy {self._policy!r} at "
-                f"version {version}"
-            )
-        self._last = self._trainer.learn(episodes_of(claim.records))
+        self._last, claim = team.learn(
+            self._run, self._trainer, self._store, episodes, LEASE_SECONDS
+        )
         self._lessons += 1
-        self._keep(claim.id)
-        self._store.acknowledge(self._policy, claim.id)
+        self._keep(claim)
+        self._store.acknowledge(self._policy, claim)
         self._publish()
         return self._last
 
@@ -215,27 +213,20 @@ class TrainerHost:
 class RolloutHost:
     """A rollout worker: plays its share of the games against the policies' servers."""
 
-    def __init__(
-        self,
-        run: RunSettings,
-        run_dir: Path,
-        threads: int,
-        engines: Mapping[str, Any],
-        store: Store,
-    ) -> None:
+    def __init__(self, run: RunSettings, run_dir: Path, number: int, threads: int) -> None:
         """Make the seats, and become a client of every engine.
 
         Args:
             run: the settings.
             run_dir: the run folder.
+            number: of the worker.
             threads: for torch.
-            engines: actors of `EngineHost`, by policy.
-            store: takes the episodes.
         """
+        here(run_dir, f"rollout worker {number}")
         team.use_threads(threads)
-        self._run, self._store = run, store
+        self._run, self._store = run, RemoteStore()
         self._makers, self._seats = run.makers(), team.seats(run, run_dir)
-        self._engines = {name: RemoteEngine(actor, name) for name, actor in engines.items()}
+        self._engines = {name: RemoteEngine(name) for name in run.policies}
         self._idle: dict[str, list[Game]] = {}
         team.settle()
 

@@ -51,7 +51,12 @@ def keep(
     half.mkdir(parents=True)
     save(half)
     np.save(half / _ADVANTAGES, lesson.advantages)
-    note = {"claim": claim, "policy": lesson.policy, "stats": dict(lesson.stats)}
+    note = {
+        "claim": claim,
+        "policy": lesson.policy,
+        "stats": dict(lesson.stats),
+        "groups": list(lesson.groups),
+    }
     (half / _NOTE).write_text(json.dumps(note))
     half.rename(place / f"{lessons:06d}")
     for old in _states(place)[:-1]:
@@ -65,7 +70,8 @@ def latest(place: Path) -> Note | None:
         return None
     folder = states[-1]
     note = json.loads((folder / _NOTE).read_text())
-    lesson = Lesson(note["policy"], note["stats"], np.load(folder / _ADVANTAGES))
+    advantages = np.load(folder / _ADVANTAGES)
+    lesson = Lesson(note["policy"], note["stats"], advantages, tuple(note["groups"]))
     return Note(folder, int(folder.name), note["claim"], lesson)
 
 

@@ -17,8 +17,23 @@ import ray
 
 from marl_llm import team
 from marl_llm.cluster import recovery
-from marl_llm.cluster.clients import EndedError, RemoteEngine, RemoteStore, answer, insist
-from marl_llm.cluster.hosts import WEIGHTS, EngineHost, RolloutHost, TrainerHost
+from marl_llm.cluster.clients import (
+    STORE,
+    EndedError,
+    RemoteEngine,
+    RemoteStore,
+    answer,
+    engine_of,
+    insist,
+)
+from marl_llm.cluster.hosts import (
+    PROCESSES,
+    WEIGHTS,
+    EngineHost,
+    RolloutHost,
+    StoreHost,
+    TrainerHost,
+)
 from marl_llm.cluster.incidents import Incidents
 from marl_llm.errors import ModelError
 from marl_llm.rollout.plans import Plan
@@ -77,28 +92,29 @@ class RayRuntime:
             share = gpu_share(run, int(ray.cluster_resources().get("GPU", 0)))
             run = on_visible_gpu(run)
             discard(run_dir / FILE)  # a checkpoint says what is to be in it
-            for left in (recovery.FOLDER, WEIGHTS):
+            for left in (recovery.FOLDER, WEIGHTS, PROCESSES):
                 shutil.rmtree(run_dir / left, ignore_errors=True)
-            self._keeper = start_store(run_dir / FILE)
-            self._store = RemoteStore(self._keeper)
-            engines = {
-                name: _actor(EngineHost, share[name]).remote(
-                    run, run_dir, name, threads, self._store
+            self._keeper = _actor(StoreHost, STORE).remote(run_dir)
+            self._store = RemoteStore()
+            self._servers = {
+                name: _actor(EngineHost, engine_of(name), share[name]).remote(
+                    run, run_dir, name, threads
                 )
                 for name in run.policies
             }
             self._trainers = {
-                name: _actor(TrainerHost, share[name]).remote(
-                    run, run_dir, name, threads, self._store, engines
+                name: _actor(TrainerHost, f"the trainer of {name}", share[name]).remote(
+                    run, run_dir, name, threads
                 )
                 for name in run.policies
             }
             self._workers = [
-                _actor(RolloutHost).remote(run, run_dir, threads, engines, self._store)
-                for _ in range(run.runtime.workers)
+                _actor(RolloutHost, f"rollout worker {number}").remote(
+                    run, run_dir, number, threads
+                )
+                for number in range(run.runtime.workers)
             ]
-            self._engines = {name: RemoteEngine(actor, name) for name, actor in engines.items()}
-            self._servers = engines
+            self._engines = {name: RemoteEngine(name) for name in run.policies}
             for name, actor in self.actors().items():
                 if actor is not self._keeper:
                     answer(actor.ready.remote(), name)
@@ -109,8 +125,8 @@ class RayRuntime:
     def actors(self) -> dict[str, Any]:
         """All actors, by what they are."""
         return {
-            "the store": self._keeper,
-            **{f"the engine of {name}": actor for name, actor in self._servers.items()},
+            STORE: self._keeper,
+            **{engine_of(name): actor for name, actor in self._servers.items()},
             **{f"the trainer of {name}": actor for name, actor in self._trainers.items()},
             **{f"rollout worker {number}": actor for number, actor in enumerate(self._workers)},
         }
@@ -246,8 +262,8 @@ def start_store(
     capacity: int = CAPACITY,
     retries: int = RETRIES,
 ) -> Any:
-    """The actor of a store, on this machine; the arguments are those of `SqliteStore`."""
-    return _actor(SqliteStore).remote(path, clock, capacity, retries)
+    """The actor of a store that belongs to no run; the arguments are those of `SqliteStore`."""
+    return _actor(SqliteStore, None).remote(path, clock, capacity, retries)
 
 
 def gpu_share(run: RunSettings, gpus: int) -> dict[str, float]:
@@ -295,6 +311,10 @@ def _on_visible(engine: EngineSettings) -> EngineSettings:
     return replace(engine, device=engine.device.partition(":")[0])
 
 
-def _actor(host: type, gpu: float = 0.0) -> Any:
-    """An actor's class; one that has ended is started anew, and its callers are told."""
-    return ray.remote(num_cpus=1, num_gpus=gpu, max_restarts=-1, max_task_retries=0)(host)
+def _actor(host: type, name: str | None, gpu: float = 0.0) -> Any:
+    """The class of an actor by this name, if any; one that has ended is started anew.
+
+    Its arguments hold no handles of others, which would not outlive a restart.
+    """
+    made = ray.remote(host)
+    return made.options(name=name, num_cpus=1, num_gpus=gpu, max_restarts=-1, max_task_retries=0)

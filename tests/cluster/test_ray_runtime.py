@@ -198,6 +198,8 @@ def test_errors_of_an_actor_arrive_as_they_were_raised(two_workers):
     with pytest.raises(ConfigError, match="unknown game 'kuhm'"):
         runtime.collect(9, balanced(0, 9, 2, 1, {"kuhm": {"player_0": "player"}}, [("self",)]))
         runtime.wait()
+    with pytest.raises(ConfigError):  # the other worker's share
+        runtime.wait()
     with pytest.raises(DeadlineError, match="no answer from a slow one within 0 s"):
         answer(runtime._workers[0].__ray_call__.remote(lambda host: time.sleep(2)), "a slow one", 0)
 
@@ -206,7 +208,7 @@ def test_errors_of_an_actor_arrive_as_they_were_raised(two_workers):
 def test_clients_of_one_engine_get_their_own_replies(two_workers):
     runtime, _ = two_workers
     first = runtime.serving()["main"]
-    second = RemoteEngine(first._actor, "main")
+    second = RemoteEngine("main")
     for number, engine in enumerate((first, second)):
         sampling = Sampling(max_tokens=3 + number, temperature=0)
         engine.submit([Request(7, (1, 2, 3), sampling, 0)])
@@ -220,9 +222,9 @@ def test_clients_of_one_engine_get_their_own_replies(two_workers):
     assert first.poll(0.01) == []
 
 
-def kill(actor):
-    """kill -9 the process of an actor."""
-    os.kill(ray.get(actor.__ray_call__.remote(lambda host: os.getpid())), signal.SIGKILL)
+def kill(run_dir, who):
+    """kill -9 one of a run's processes."""
+    os.kill(int((run_dir / "processes" / who).read_text()), signal.SIGKILL)
 
 
 @pytest.mark.ray
@@ -230,14 +232,14 @@ def kill(actor):
     "who", ["the engine of main", "rollout worker 0", "the store", "the trainer of main"]
 )
 def test_a_process_that_is_killed_is_started_anew_and_nothing_is_lost_or_doubled(two_workers, who):
-    runtime, _ = two_workers
+    runtime, run_dir = two_workers
     before, number = runtime.counts("main"), ray.get(runtime._trainers["main"].lessons.remote())
     runtime.collect(100 + number, plans(100 + number))
-    kill(runtime.actors()[who])
+    kill(run_dir, who)
     episodes = runtime.wait().episodes
     assert [episode.id for episode in episodes] == [plan.id for plan in plans(100 + number)]
     runtime.learn("main", 16)
-    kill(runtime.actors()[who])
+    kill(run_dir, who)
     lesson = runtime.wait().lesson
     assert np.isfinite(lesson.stats["learn/loss"])
     assert ray.get(runtime._trainers["main"].lessons.remote()) == number + 1
