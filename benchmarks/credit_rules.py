@@ -33,9 +33,7 @@ GROUPS = ("rollout.group_size=8",)
 RULES: dict[str, tuple[str, ...]] = {  # and what they need besides
     "mars_state": (),
     "mars": (),
-    "mars_shipped": (),
     "rae": (),
-    "reinforce_pp": (),
     "grpo": GROUPS,
     "rloo": GROUPS,
     "gigpo": GROUPS,
@@ -66,14 +64,14 @@ GAMES = (
     Game(
         "tictactoe_selfplay",
         (
-            "updates=40",
-            "evaluation.every=40",
+            "updates=30",
+            "evaluation.every=30",
             "evaluation.pairs=200",
             "~evaluation.panel.minimax",
         ),
         ("~policies.main.coldstart", "~policies.main.model.layers"),
         "score",
-        "tic-tac-toe, score against uniform play after 40 updates of 384 games",
+        "tic-tac-toe, score against uniform play after 30 updates of 384 games",
     ),
 )
 
