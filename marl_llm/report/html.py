@@ -312,8 +312,10 @@ def _tiles(rows: Sequence[Row], summary: Mapping[str, Any]) -> str:
         found = metric_range(rows, judged.key, judged.quantity.better)
         number = judged.quantity.number
         if found:
+            updates, _ = series(rows, judged.key)
+            age = "" if updates[-1] == rows[-1]["update"] else f"at update {updates[-1]}, "
             note = (
-                f"from {number(found['first'])}; "
+                f"{age}from {number(found['first'])}; "
                 f"best {number(found['best'])} at update {found['best_update']}"
             )
             tiles.append((judged.label, judged.quantity.text(found["last"]), note))

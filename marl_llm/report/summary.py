@@ -126,6 +126,7 @@ class Change:
 def changes(rows: Sequence[Row]) -> list[Change]:
     """First and last value of every shown evaluation and rollout metric logged at least twice.
 
+    A last value that is not of the last update, as after an interrupt, says of which it is.
     Numbers of the machine and of the optimizer are left out: they say how, not how well.
     """
     table: list[Change] = []
@@ -137,6 +138,8 @@ def changes(rows: Sequence[Row]) -> list[Change]:
             continue
         (first_row, first), (last_row, last) = measured[0], measured[-1]
         before, after = with_interval(item, first_row, first), with_interval(item, last_row, last)
+        if last_row["update"] != rows[-1]["update"]:
+            after += f" (at {int(last_row['update'] or 0)})"
         table.append(Change(item.label, before, after, _verdict(item, first, last)))
     return table
 

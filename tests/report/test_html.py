@@ -287,6 +287,17 @@ def test_result_is_readable_without_scripts(page: Page):
     assert "2:52" in page.texts["section"][0]  # 172.4 seconds
 
 
+def test_a_result_older_than_the_run_says_of_which_update_it_is(tmp_path: Path, page: Page):
+    with MetricsLog(tmp_path) as log:
+        for update, value in ((0, 0.9), (10, 0.2)):
+            log.log(update, {"evaluate/player/nash_conv": value})
+        log.log(13, {"learn/player/loss": 0.1})
+    tiles, _, table = report_of(tmp_path).texts["section"][:3]
+    assert "at update 10, from 0.900" in tiles and "0.200 (at 10)" in table
+    assert "at update 200, from" not in page.texts["section"][0]
+    assert "(at" not in page.texts["table"][0]
+
+
 def test_what_a_paper_should_say_is_there_without_scripts(page: Page):
     facts = page.texts["details"][1]
     assert "GPU-hours in all" in facts and "not stated" in facts

@@ -96,8 +96,8 @@ def test_before_and_after():
         change.label: (change.before, change.after, change.verdict) for change in changes(rows)
     }
     assert table == {
-        "NashConv": ("0.500", "0.600", "worse"),
-        "score against random": ("0.500 [0.400, 0.600]", "0.750", "better"),
+        "NashConv": ("0.500", "0.600 (at 1)", "worse"),
+        "score against random": ("0.500 [0.400, 0.600]", "0.750 (at 2)", "better"),
         "forfeits": ("1.0 %", "1.0 %", "same"),  # as it is shown
         "reply length": ("5.0 tokens", "9.0 tokens", "none"),
     }  # the loss says how, not how well
