@@ -28,7 +28,7 @@ from marl_llm.types import Episode
 
 SPARK = "▁▂▃▄▅▆▇█"
 SPARK_WIDTH = 16  # characters
-STYLE_OF = {"better": "green", "worse": "red", "same": "dim", "none": "dim"}
+STYLE_OF = {"better": "green", "worse": "red"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -240,11 +240,11 @@ def before_after_table(rows: Sequence[Row]) -> Table:
         table.add_column(name, justify="right", no_wrap=True)
     table.add_column("")
     for change in changes(rows):
-        style = STYLE_OF[change.verdict]
-        remark = "" if change.verdict == "none" else change.verdict
-        table.add_row(
-            Text(change.label), change.before, Text(change.after, "bold"), Text(remark, style)
-        )
+        after = Text(change.after, "bold")
+        if change.at is not None:
+            after.append(f"\n(at {change.at})", "not bold dim")  # below, or 80 columns are too few
+        verdict = Text(change.verdict, STYLE_OF.get(change.verdict, "dim"))
+        table.add_row(Text(change.label), change.before, after, verdict)
     return table
 
 

@@ -280,8 +280,10 @@ def test_every_metric_is_in_a_chart_or_under_the_rest(page: Page):
 
 def test_result_is_readable_without_scripts(page: Page):
     table = page.texts["table"][0]
-    for text in ("NashConv", "score against random", "forfeits", "reply length", "better"):
+    for text in ("NashConv", "score against random", "forfeits", "reply length", "lower"):
         assert text in table
+    marks = [attrs["class"] for tag, attrs in page.tags if tag == "td" and "class" in attrs]
+    assert marks[:2] == ["better", "better"] and table.count("✓ better") == 2  # the two scores
     last = page.data["values"]["evaluate/player/nash_conv"][-1]
     assert f"{last:.3f}" in table
     assert "2:52" in page.texts["section"][0]  # 172.4 seconds

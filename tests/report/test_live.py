@@ -165,7 +165,19 @@ def test_result_names_the_report_on_one_line():
     lines = out.file.getvalue().splitlines()
     assert lines[-1] == f"report: {report}"
     row = next(line for line in lines if "NashConv" in line)
-    assert row.split() == ["NashConv", "0.900", "0.200", "better"]
+    assert row.split() == ["NashConv", "0.900", "0.200", "lower"]
+
+
+def test_result_says_in_words_what_the_intervals_bear_out():
+    out = console(terminal=False)
+    score = "evaluate/player/score_random"
+    rows = [
+        {"update": 0, score: 0.5, f"{score}_low": 0.4, f"{score}_high": 0.6},
+        {"update": 9, score: 0.55, f"{score}_low": 0.45, f"{score}_high": 0.65},
+    ]
+    print_result(rows, Path("report.html"), out)
+    row = next(line for line in out.file.getvalue().splitlines() if "score" in line)
+    assert row.rstrip().endswith("0.550 [0.450, 0.650]   no difference seen")
 
 
 def test_result_of_a_run_that_was_interrupted_says_of_which_update_it_is():
@@ -174,8 +186,12 @@ def test_result_of_a_run_that_was_interrupted_says_of_which_update_it_is():
     rows = [{"update": 0, CONV: 0.9}, {"update": 1, share: 0.5}, {"update": 50, CONV: 0.2}]
     print_result([*rows, {"update": 57, share: 0.25}], Path("report.html"), out)
     cells = [re.split(r"\s{2,}", line.strip()) for line in out.file.getvalue().splitlines()]
-    after = {row[0]: row[2] for row in cells if len(row) > 3}
-    assert after == {"NashConv": "0.200 (at 50)", "forfeits": "25.0 %"}
+    number = next(place for place, row in enumerate(cells) if row[0] == "NashConv")
+    assert cells[number : number + 3] == [
+        ["NashConv", "0.900", "0.200", "lower"],
+        ["(at 50)"],
+        ["forfeits", "50.0 %", "25.0 %", "lower"],
+    ]
 
 
 def test_result_without_two_measurements_is_only_the_path():
