@@ -6,6 +6,7 @@ import base64
 import hashlib
 import json
 import math
+import re
 from dataclasses import replace
 from functools import cached_property
 from html.parser import HTMLParser
@@ -304,6 +305,8 @@ def test_what_a_paper_should_say_is_there_without_scripts(page: Page):
     facts = page.texts["details"][1]
     assert "GPU-hours in all" in facts and "not stated" in facts
     assert "score: 1 for a win" in facts
+    # "should" was cut in two where the column was made as narrow as its letters allow.
+    assert re.search(r"\.facts td\.mark \{[^}]*white-space: nowrap", page.texts["style"][0])
 
 
 def test_policy_stands_beside_nash(page: Page):
