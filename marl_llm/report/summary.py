@@ -14,8 +14,8 @@ from marl_llm.errors import CheckpointError, ConfigError
 from marl_llm.report.metrics import Row, Shown, replace_text, series, shown
 
 SUMMARY_FILE = "summary.json"
-# Two intervals decide between the first three. Without them chance may have done it, and only the
-# direction is said; "" = neither direction is better.
+# Two intervals decide between the first three. Without them chance may have moved what is sampled,
+# and only the direction is said; "" = neither direction is better.
 Verdict = Literal["better", "worse", "no difference seen", "lower", "higher", "same", ""]
 REQUIRED = ("experiment", "seed", "updates", "seconds")
 
@@ -200,16 +200,17 @@ def duration(seconds: float) -> str:
 def _verdict(item: Shown, first: Row, last: Row) -> Verdict:
     if item.quantity.better == "neither":
         return ""
+    then, now = first[item.key] or 0.0, last[item.key] or 0.0
     before, after = estimate(item, first), estimate(item, last)
     if before is not None and after is not None:
         change = difference(before, after)
         if change.low <= 0 <= change.high:
             return "no difference seen"
-        return "better" if (change.value < 0) == (item.quantity.better == "lower") else "worse"
-    then, now = first[item.key] or 0.0, last[item.key] or 0.0
-    if item.quantity.number(then) == item.quantity.number(now):
+    elif item.quantity.number(then) == item.quantity.number(now):
         return "same"
-    return "lower" if now < then else "higher"
+    elif not item.quantity.exact:
+        return "lower" if now < then else "higher"
+    return "better" if (now < then) == (item.quantity.better == "lower") else "worse"
 
 
 def _plain(value: Any) -> Any:

@@ -284,7 +284,7 @@ def test_result_is_readable_without_scripts(page: Page):
     for text in ("NashConv", "score against random", "forfeits", "reply length", "lower"):
         assert text in table
     marks = [attrs["class"] for tag, attrs in page.tags if tag == "td" and "class" in attrs]
-    assert marks[:2] == ["better", "better"] and table.count("✓ better") == 2  # the two scores
+    assert marks[:3] == ["better"] * 3 and table.count("✓ better") == 3  # NashConv, two scores
     last = page.data["values"]["evaluate/player/nash_conv"][-1]
     assert f"{last:.3f}" in table
     assert "2:52" in page.texts["section"][0]  # 172.4 seconds

@@ -165,7 +165,7 @@ def test_result_names_the_report_on_one_line():
     lines = out.file.getvalue().splitlines()
     assert lines[-1] == f"report: {report}"
     row = next(line for line in lines if "NashConv" in line)
-    assert row.split() == ["NashConv", "0.900", "0.200", "lower"]
+    assert row.split() == ["NashConv", "0.900", "0.200", "better"]
 
 
 def test_result_says_in_words_what_the_intervals_bear_out():
@@ -188,7 +188,7 @@ def test_result_of_a_run_that_was_interrupted_says_of_which_update_it_is():
     cells = [re.split(r"\s{2,}", line.strip()) for line in out.file.getvalue().splitlines()]
     number = next(place for place, row in enumerate(cells) if row[0] == "NashConv")
     assert cells[number : number + 3] == [
-        ["NashConv", "0.900", "0.200", "lower"],
+        ["NashConv", "0.900", "0.200", "better"],
         ["(at 50)"],
         ["forfeits", "50.0 %", "25.0 %", "lower"],
     ]

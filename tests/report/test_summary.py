@@ -100,11 +100,11 @@ def test_before_and_after():
         for change in changes(rows)
     }
     assert table == {
-        "NashConv": ("0.500", "0.600", "higher", 1),
+        "NashConv": ("0.500", "0.600", "worse", 1),
         "score against random": ("0.500 [0.400, 0.600]", "0.750", "higher", 2),
         "forfeits": ("1.0 %", "1.0 %", "same", None),  # as it is shown
         "reply length": ("5.0 tokens", "9.0 tokens", "", None),
-    }  # without two intervals nothing is judged; the loss says how, not how well
+    }  # no sample is judged without two intervals; the loss says how, not how well
 
 
 @pytest.mark.parametrize(
