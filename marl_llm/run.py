@@ -39,6 +39,7 @@ def start(words: Sequence[str]) -> int:
     """`marl-llm train experiment=NAME ...`: a new run."""
     composed = config.compose(words)
     run = RunSettings.of(composed)
+    team.check_models(run)
     if run.dry_run:
         from marl_llm.plan import print_plan
 

@@ -20,7 +20,7 @@ from marl_llm.agents import Player
 from marl_llm.agents.chat import Chat
 from marl_llm.agents.scripted import Uniform
 from marl_llm.annotate.material import Reach, Voice
-from marl_llm.errors import ConfigError, GameError, TrainingError
+from marl_llm.errors import ConfigError, GameError, ModelError, TrainingError
 from marl_llm.games import Game
 from marl_llm.learn.learner import Learner
 from marl_llm.learn.supervised import fit
@@ -29,7 +29,8 @@ from marl_llm.rollout.play import ModelSeat, play
 from marl_llm.rollout.room import check_room
 from marl_llm.seeds import derive
 from marl_llm.serve import Engine
-from marl_llm.serve.models import device_of, load_model
+from marl_llm.serve.models import device_of, load_model, model_folder
+from marl_llm.serve.sources import PretrainedModel
 from marl_llm.serve.transformers_engine import TransformersEngine
 from marl_llm.settings import Judge, RunSettings
 from marl_llm.store import Store, staleness
@@ -99,6 +100,26 @@ def check_devices(run: RunSettings) -> None:
         device_of(policy.engine.device)
         if policy.judge is not None:
             device_of(policy.judge.engine.device)
+
+
+def check_models(run: RunSettings) -> None:
+    """Refuse models given by a path where there is none; a name on the hub is believed.
+
+    Raises:
+        ModelError: naming the setting and what to give.
+    """
+    for name, policy in run.policies.items():
+        if isinstance(policy.model, PretrainedModel):
+            _check_model(f"policies.{name}.model.name", policy.model.name)
+        if policy.judge is not None:
+            _check_model(f"policies.{name}.judge.model", policy.judge.model)
+
+
+def _check_model(where: str, name_or_path: str) -> None:
+    try:
+        model_folder(name_or_path)
+    except ModelError as error:
+        raise ModelError(f"{where}: {error}") from None
 
 
 def check_replays(run: RunSettings) -> None:

@@ -337,6 +337,43 @@ def test_a_person_plays(run_dir, capsys, monkeypatch):
     assert "update 000001" in capsys.readouterr().out
 
 
+@pytest.mark.parametrize("plan", [(), ("dry_run=true",)], ids=["run", "plan"])
+@pytest.mark.parametrize(
+    ("content", "hint"),
+    [
+        (None, "there is no model at {0}; is the path right? Give the folder that save_pretrained"),
+        ((), "{0} is not a model folder: it has no config.json; give the folder that"),
+        (("config.json",), "{0} holds a config.json but no weights (*.safetensors); give the"),
+    ],
+    ids=["nothing", "no model", "no weights"],
+)
+@pytest.mark.parametrize("setting", ["model.name", "judge.model"])
+def test_a_model_that_is_not_there_is_refused_before_anything_is_made(
+    plan, content, hint, setting, capsys, tmp_path, monkeypatch
+):
+    monkeypatch.chdir(tmp_path)
+    folder = tmp_path / "published"
+    if content is not None:
+        folder.mkdir()
+        for name in content:
+            (folder / name).write_text("{}")
+    before = sorted(tmp_path.rglob("*"))
+    words = ["model=pretrained", f"model.name={folder}"]
+    if setting == "judge.model":
+        words = [f"+policies.main.judge.model={folder}"]
+    line = refused(capsys, "train", "role@seats.self.role=player", *words, *plan)
+    assert f"policies.main.{setting}: {hint.format(folder)}" in line
+    assert sorted(tmp_path.rglob("*")) == before
+
+
+def test_the_plan_believes_the_name_of_a_model(capsys, tmp_path, monkeypatch):
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    monkeypatch.chdir(tmp_path)
+    words = ["model=pretrained", "model.name=nobody/nothing-at-all", "dry_run=true"]
+    assert main(["train", "role@seats.self.role=player", *words]) == 0
+    assert "its size is not known here" in " ".join(capsys.readouterr().out.split())
+
+
 def test_the_plan_is_only_a_plan(tmp_path, capsys):
     folder = tmp_path / "run"
     assert main(["train", f"run.dir={folder}", "dry_run=true"]) == 0

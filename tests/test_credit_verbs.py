@@ -314,7 +314,9 @@ def test_choose_asks_for_what_was_not_said_and_again_for_what_it_does_not_unders
     told = said(
         "choose", "--json", *(word for word in ALL_NO if "gold" not in word and "judge" not in word)
     )
-    assert "gold is yes or no, got 'maybe'" in told
+    first, again, *_ = told.splitlines()
+    assert first.endswith("probe them? maybe") and again == "  gold is yes or no, got 'maybe'"
+    assert told.count("probe them? yes\n") == told.count("no judge)? 0.7\n") == 1
     assert "got '1.5'" in told
     answer = json.loads(told[told.index("{") :])
     assert answer["situation"] == {
@@ -375,9 +377,19 @@ def test_one_line_with_the_way_out(words, hint, run_dir, capsys, tmp_path, monke
     assert hint in refused(capsys, *words.replace("RUN", str(run_dir)).split())
 
 
-def test_choose_without_anybody_to_answer(capsys, monkeypatch):
-    monkeypatch.setattr("sys.stdin", io.StringIO(""))
-    assert "nobody answers; give --restorable too" in refused(capsys, "choose")
+@pytest.mark.parametrize("stdin", [io.StringIO(""), None], ids=["empty", "closed"])
+def test_choose_without_anybody_to_answer(stdin, capsys, monkeypatch):
+    monkeypatch.setattr("sys.stdin", stdin)
+    said = refused(capsys, "choose", "--gold=no", "--judge=no", "--agents=no")
+    assert said.endswith("nobody answers; give --restorable, --repeating and --turnover")
+    assert refused(capsys, "choose", *ALL_NO[1:]).endswith("nobody answers; give --restorable")
+
+
+def test_choose_names_what_is_still_open_when_the_answers_end(capsys, monkeypatch):
+    monkeypatch.setattr("sys.stdin", io.StringIO("yes\n" * 3))
+    assert refused(capsys, "choose").endswith(
+        "nobody answers; give --judge, --agents and --turnover"
+    )
 
 
 @pytest.mark.parametrize(

@@ -75,6 +75,17 @@ def test_the_example_of_evaluation_prints_what_it_says(capsys):
     assert capsys.readouterr().out.strip() == expected
 
 
+def test_the_readme_compares_credit_on_the_run_that_make_selfplay_leaves():
+    target = (ROOT / "Makefile").read_text(encoding="utf-8").split("\nselfplay:")[1]
+    words = re.findall(r"marl-llm train (.*)", target)[0].split()
+    composed = config.compose(words)
+    folder = f"runs/{composed['experiment']}-seed{composed['seed']}"
+    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    (line,) = re.findall(r"^ +marl-llm credit compare .*$", readme, re.MULTILINE)
+    assert line.split()[3] == folder and "make selfplay" in line
+    assert f"`{folder}`" in CREDIT
+
+
 CREDIT = (ROOT / "docs" / "credit.md").read_text(encoding="utf-8")
 TRAPS = (ROOT / "docs" / "credit_traps.md").read_text(encoding="utf-8")
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import sys
 from dataclasses import dataclass, field
 from typing import TextIO
@@ -20,7 +21,8 @@ class Human:
     number in the list will do as well.
     """
 
-    source: TextIO = field(default_factory=lambda: sys.stdin)
+    # One that was closed before the program began is None; it ends at once.
+    source: TextIO = field(default_factory=lambda: sys.stdin or io.StringIO())
     sink: TextIO = field(default_factory=lambda: sys.stdout)
     name: str = "human"
 

@@ -17,6 +17,7 @@ there are some. `marl-llm credit list NAME` says more about each name.
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -93,24 +94,44 @@ def _answers(options: Words) -> dict[str, Any]:
                 answers[key] = parse(options.values[key])
             except ConfigError as error:
                 raise ConfigError(f"credit choose: {key} {error}") from None
-    for key, (question, parse) in QUESTIONS.items():
-        if key not in answers:
+    missing = [key for key in QUESTIONS if key not in answers]
+    for number, key in enumerate(missing):
+        question, parse = QUESTIONS[key]
+        try:
             answers[key] = _ask(key, question, parse)
+        except EOFError:
+            *most, last = (f"--{key}" for key in missing[number:])
+            flags = f"{', '.join(most)} and {last}" if most else last
+            raise ConfigError(f"credit choose: nobody answers; give {flags}") from None
     return answers
 
 
 def _ask(key: str, question: str, parse: Callable[[str], Any]) -> Any:
-    """Ask until the answer can be read."""
+    """Ask until the answer can be read.
+
+    Raises:
+        EOFError: nobody answers.
+    """
     while True:
-        try:
-            text = input(f"{question} ").strip()
-        except EOFError:
-            print()
-            raise ConfigError(f"credit choose: nobody answers; give --{key} too") from None
+        text = _line(f"{question} ")
         try:
             return parse(text)
         except ConfigError as error:
             print(f"  {key} {error}")
+
+
+def _line(prompt: str) -> str:
+    """A line of standard input; one that nobody typed is shown, as a terminal would show it."""
+    if sys.stdin is None:  # closed before the program began
+        raise EOFError
+    try:
+        text = input(prompt).strip()
+    except EOFError:
+        print()
+        raise
+    if not sys.stdin.isatty():
+        print(text)
+    return text
 
 
 def _as_json(situation: Situation, bench: Bench | None, advice: Sequence[Advice]) -> dict[str, Any]:

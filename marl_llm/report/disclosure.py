@@ -189,13 +189,10 @@ def as_html(run: Run) -> str:
 def _table(items: Sequence[Item], *, marks: bool) -> str:
     rows = []
     for item in items:
-        missing = item.said is None or item.said.endswith(NOT_STATED)
-        kind = ' class="missing"' if missing else ""
-        mark = f"<td>{'must' if item.must else 'should'}</td>" if marks else ""
-        rows.append(
-            f'<tr><th scope="row">{html.escape(item.name)}</th>{mark}'
-            f"<td{kind}>{html.escape(item.said or NOT_STATED)}</td></tr>"
-        )
+        mark = f'<td class="mark">{"must" if item.must else "should"}</td>' if marks else ""
+        said = html.escape(item.said or NOT_STATED)
+        said = said.replace(NOT_STATED, f'<span class="missing">{NOT_STATED}</span>')
+        rows.append(f'<tr><th scope="row">{html.escape(item.name)}</th>{mark}<td>{said}</td></tr>')
     return f'<div class="scroll"><table class="facts">{"".join(rows)}</table></div>'
 
 
@@ -239,11 +236,8 @@ def _data(run: Run) -> str | None:
         said += f": {updates} updates of {episodes} episodes, {updates * episodes:,} in all"
     for name, policy in run.policies.items():
         if cold := mapping(at(policy, "coldstart")):
-            teacher = at(cold, "player", "name") or at(cold, "player", "_target_")
-            said += (
-                f"; before, policy {name} learned from scripted games of "
-                f"{str(teacher).rpartition('.')[2]}"
-            )
+            teacher = _player(at(cold, "player"))
+            said += f"; before, policy {name} learned from scripted games of {teacher}"
     stale = at(run.config, "runtime", "max_staleness")
     filtered = "no episode is left out"
     if at(run.config, "runtime", "name") == "ray":
@@ -251,6 +245,15 @@ def _data(run: Run) -> str | None:
     if lost := run.mean("credit", "unscored_turns"):
         filtered += f", and {lost:.1f} turns per update without a known reward"
     return f"{said}; {filtered}"
+
+
+def _player(node: Any) -> str:
+    """A scripted player by its name or its class; one that changes another names that too."""
+    own, inner = (
+        str(at(player, "name") or at(player, "_target_")).rpartition(".")[2]
+        for player in (node, at(node, "player"))
+    )
+    return f"{own} over {inner}" if at(node, "player") else own
 
 
 def _baseline(rules: Sequence[Rule]) -> str | None:
@@ -301,19 +304,21 @@ def _hours(run: Run) -> str | None:
     if not devices or None in devices or not isinstance(seconds, int | float):
         return None
     gpus = {str(device) for device in devices} - {"cpu"}
-    hours = seconds / 3600
     if not gpus:
-        return f"0: it ran on CPUs, {hours:.2f} hours of training and measuring"
-    return f"{hours * len(gpus):.2f}, of training and measuring on {', '.join(sorted(gpus))}"
+        took = f"{seconds / 3600:.2f} hours" if seconds >= 360 else f"{seconds:.0f} seconds"
+        return f"0: it ran on CPUs, {took} of training and measuring"
+    hours = seconds / 3600 * len(gpus)
+    figure = f"{hours:.2f}" if hours >= 0.1 else f"{hours:.2g}"
+    return f"{figure}, of training and measuring on {', '.join(sorted(gpus))}"
 
 
 def _length(run: Run) -> str | None:
     turns, tokens = run.mean("rollout", "game_turns"), run.mean("rollout", "reply_tokens")
     if turns is None and tokens is None:
         return None
-    said = [f"{turns:.1f} turns of all agents"] if turns is not None else []
+    said = [f"{turns:.1f} turns, all agents together"] if turns is not None else []
     said += [f"{tokens:.1f} sampled tokens per turn"] if tokens is not None else []
-    return f"{' of '.join(said)}, over all updates"
+    return f"{'; '.join(said)}; mean over all updates"
 
 
 def _seeds(run: Run) -> str | None:
@@ -328,7 +333,9 @@ def _overhead(run: Run, rules: Sequence[Rule]) -> str | None:
     costs = {rule.card.cost for rule in rules if rule.card is not None and rule.card.cost}
     said = [f"{', '.join(sorted(costs))} per episode"] if costs else []
     if took is not None and update:
-        said.append(f"{1000 * took:.0f} ms of an update's {update:.1f} s, {took / update:.1%}")
+        said.append(
+            f"{1000 * took:.0f} ms of an update's {update:.1f} s, {100 * took / update:.1f} %"
+        )
     if not costs and rules and all(rule.card for rule in rules):
         said.append("nothing beside the episodes")
     return "; ".join(said) or None

@@ -312,8 +312,10 @@ def _tiles(rows: Sequence[Row], summary: Mapping[str, Any]) -> str:
         found = metric_range(rows, judged.key, judged.quantity.better)
         number = judged.quantity.number
         if found:
+            updates, _ = series(rows, judged.key)
+            age = "" if updates[-1] == rows[-1]["update"] else f"at update {updates[-1]}, "
             note = (
-                f"from {number(found['first'])}; "
+                f"{age}from {number(found['first'])}; "
                 f"best {number(found['best'])} at update {found['best_update']}"
             )
             tiles.append((judged.label, judged.quantity.text(found["last"]), note))
@@ -338,11 +340,15 @@ def _tiles(rows: Sequence[Row], summary: Mapping[str, Any]) -> str:
 
 def _changes(rows: Sequence[Row]) -> str:
     """The body of the before/after table."""
-    marks = {"better": "✓ better", "worse": "✗ worse", "same": "same", "none": ""}
+    marked = {
+        "better": '<td class="better">✓ better</td>',
+        "worse": '<td class="worse">✗ worse</td>',
+    }
     lines = [
         f'<tr><th scope="row">{html.escape(change.label)}</th>'
-        f"<td>{html.escape(change.before)}</td><td>{html.escape(change.after)}</td>"
-        f'<td class="{change.verdict}">{marks[change.verdict]}</td></tr>'
+        f"<td>{html.escape(change.before)}</td><td>{html.escape(change.after)}"
+        f"{'' if change.at is None else f' <small>(at {change.at})</small>'}</td>"
+        f"{marked.get(change.verdict, f'<td>{change.verdict}</td>')}</tr>"
         for change in changes(rows)
     ]
     return "\n".join(lines) or '<tr><td colspan="4">Nothing was measured twice yet.</td></tr>'

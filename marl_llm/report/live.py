@@ -27,8 +27,8 @@ from marl_llm.report.summary import changes, duration, headline, with_interval
 from marl_llm.types import Episode
 
 SPARK = "▁▂▃▄▅▆▇█"
-SPARK_WIDTH = 24  # characters
-STYLE_OF = {"better": "green", "worse": "red", "same": "dim", "none": "dim"}
+SPARK_WIDTH = 16  # characters
+STYLE_OF = {"better": "green", "worse": "red"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,6 +66,7 @@ class LiveView:
         self._stage = "starting"
         self._game = ""
         self._latest: Row = {}
+        self._taken: dict[str, int] = {}  # after which update the latest value was
         self._history: dict[str, list[float]] = {}
         self._marks: list[tuple[int, float]] = []  # (update, clock): the first and the latest
         drawable = self._console.is_terminal and not self._console.is_dumb_terminal
@@ -114,6 +115,7 @@ class LiveView:
             game: the moves of a game just played, as `game_line` gives them; "" = keep the last.
         """
         self._latest = {**self._latest, **values, "update": update}
+        self._taken |= dict.fromkeys(values, update)
         for key, value in values.items():
             if math.isfinite(value):
                 self._history.setdefault(key, []).append(float(value))
@@ -139,7 +141,7 @@ class LiveView:
         run = self._run
         title = Text.assemble((run.experiment, "bold"), f"  seed {run.seed}")
         table = Table.grid(padding=(0, 2))
-        for justify in ("left", "right", "left"):
+        for justify in ("left", "right", "left", "left"):
             table.add_column(justify=justify, no_wrap=True)
         judged = headline([self._latest])
         for item in shown([self._latest]):
@@ -177,27 +179,35 @@ class LiveView:
         return grid
 
     def _rows(self, item: Shown, value: float, is_headline: bool) -> list[tuple[Text, ...]]:
-        """Label, value and its way here; under the headline, the best value so far."""
+        """Label, value, its update and its way here; under the headline, the best so far."""
         history = self._history.get(item.key, [])
         style = "bold" if is_headline else ""
         rows: list[tuple[Text, ...]] = [
             (
                 Text(item.label, style or "dim"),
                 Text(with_interval(item, self._latest, value), style),
+                Text(self._age(item), "dim"),
                 Text(sparkline(history, SPARK_WIDTH), "cyan"),
             )
         ]
         if is_headline and len(history) > 1:
             best = (min if item.quantity.better == "lower" else max)(history)
-            rows.append((Text("  best so far", "dim"), Text(item.quantity.text(best)), Text()))
+            rows.append((Text("  best so far", "dim"), Text(item.quantity.text(best))))
         return rows
+
+    def _age(self, item: Shown) -> str:
+        """Of which update the value is, "" for the one just finished."""
+        taken = self._taken[item.key]
+        return f"at {taken}" if taken != self._latest["update"] else ""
 
     def _plain(self, update: int) -> str:
         parts = [f"update {update}/{self._run.updates}"]
         for item in shown([self._latest]):
             value = self._latest[item.key]
             if value is not None:
-                parts.append(f"{item.label} {item.quantity.text(value)}")
+                age = self._age(item)
+                said = f"{item.label} {item.quantity.text(value)}"
+                parts.append(f"{said} ({age})" if age else said)
         left = self.seconds_left()
         if left:
             parts.append(f"{duration(left)} left")
@@ -230,11 +240,11 @@ def before_after_table(rows: Sequence[Row]) -> Table:
         table.add_column(name, justify="right", no_wrap=True)
     table.add_column("")
     for change in changes(rows):
-        style = STYLE_OF[change.verdict]
-        remark = "" if change.verdict == "none" else change.verdict
-        table.add_row(
-            Text(change.label), change.before, Text(change.after, "bold"), Text(remark, style)
-        )
+        after = Text(change.after, "bold")
+        if change.at is not None:
+            after.append(f"\n(at {change.at})", "not bold dim")  # below, or 80 columns are too few
+        verdict = Text(change.verdict, STYLE_OF.get(change.verdict, "dim"))
+        table.add_row(Text(change.label), change.before, after, verdict)
     return table
 
 

@@ -209,6 +209,7 @@ class Quantity:
     unit: str = ""  # "%" shows a share times 100
     digits: int = 3
     better: Literal["lower", "higher", "neither"] = "neither"
+    exact: bool = False  # computed from the policy; else from a sample of games
 
     def number(self, value: float) -> str:
         """The value without its unit."""
@@ -220,7 +221,7 @@ class Quantity:
 
 
 QUANTITIES = (
-    Quantity("evaluate", "nash_conv", "NashConv", better="lower"),
+    Quantity("evaluate", "nash_conv", "NashConv", better="lower", exact=True),
     Quantity("evaluate", "score", "score", better="higher"),
     Quantity("evaluate", "success", "success", better="higher"),
     Quantity("evaluate", "success_greedy", "success, greedy", better="higher"),

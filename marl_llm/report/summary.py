@@ -15,6 +15,9 @@ from marl_llm.report.metrics import Row, Shown, replace_text, series, shown
 
 SUMMARY_FILE = "summary.json"
 HEADLINES = ("nash_conv", "score", "success")
+# Two intervals decide between the first three. Without them chance may have moved what is sampled,
+# and only the direction is said; "" = neither direction is better.
+Verdict = Literal["better", "worse", "no difference seen", "lower", "higher", "same", ""]
 REQUIRED = ("experiment", "seed", "updates", "seconds")
 
 
@@ -117,18 +120,29 @@ def references(item: Shown, given: Mapping[str, float]) -> dict[str, float]:
 
 
 @dataclass(frozen=True, slots=True)
+class Estimate:
+    """A measured number and its interval."""
+
+    value: float
+    low: float
+    high: float
+
+
+@dataclass(frozen=True, slots=True)
 class Change:
     """One line of the before/after table."""
 
     label: str
     before: str
     after: str
-    verdict: Literal["better", "worse", "same", "none"]  # "none": neither direction is better
+    verdict: Verdict
+    at: int | None = None  # the update of `after`; None = the run's last
 
 
 def changes(rows: Sequence[Row]) -> list[Change]:
     """First and last value of every shown evaluation and rollout metric logged at least twice.
 
+    A last value that is not of the last update, as after an interrupt, says of which it is (`at`).
     Numbers of the machine and of the optimizer are left out: they say how, not how well.
     """
     table: list[Change] = []
@@ -140,17 +154,43 @@ def changes(rows: Sequence[Row]) -> list[Change]:
             continue
         (first_row, first), (last_row, last) = measured[0], measured[-1]
         before, after = with_interval(item, first_row, first), with_interval(item, last_row, last)
-        table.append(Change(item.label, before, after, _verdict(item, first, last)))
+        at = None if last_row["update"] == rows[-1]["update"] else int(last_row["update"] or 0)
+        table.append(Change(item.label, before, after, _verdict(item, first_row, last_row), at))
     return table
 
 
 def with_interval(item: Shown, row: Row, value: float) -> str:
     """A value as text, with its interval in brackets where the row it stands in has one."""
-    low, high = (row.get(key) for key in item.interval)
-    if low is None or high is None:
+    found = estimate(item, row)
+    if found is None:
         return item.quantity.text(value)
     number = item.quantity.number
-    return f"{item.quantity.text(value)} [{number(low)}, {number(high)}]"
+    return f"{item.quantity.text(value)} [{number(found.low)}, {number(found.high)}]"
+
+
+def estimate(item: Shown, row: Row) -> Estimate | None:
+    """A metric of a row with its interval, None where it has none."""
+    value, low, high = (row.get(key) for key in (item.key, *item.interval))
+    if value is None or low is None or high is None:
+        return None
+    return Estimate(value, low, high)
+
+
+def difference(before: Estimate, after: Estimate) -> Estimate:
+    """What changed between two independent estimates whose intervals have the same coverage.
+
+        d = a - b
+        low = d - √((a - a_low)² + (b_high - b)²),   high = d + √((a_high - a)² + (b - b_low)²)
+
+    With intervals that reach equally far to both sides it is d ± √(h_a² + h_b²). Two measurements
+    on the same deals share some of their luck; for them it is as a rule wider than needed.
+
+    Source: Newcombe 1998 (method 10, shares); Zou and Donner 2008 (any two estimates).
+    """
+    change = after.value - before.value
+    down = math.hypot(after.value - after.low, before.high - before.value)
+    up = math.hypot(after.high - after.value, before.value - before.low)
+    return Estimate(change, change - down, change + up)
 
 
 def duration(seconds: float) -> str:
@@ -160,14 +200,20 @@ def duration(seconds: float) -> str:
     return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"
 
 
-def _verdict(
-    item: Shown, before: float, after: float
-) -> Literal["better", "worse", "same", "none"]:
+def _verdict(item: Shown, first: Row, last: Row) -> Verdict:
     if item.quantity.better == "neither":
-        return "none"
-    if item.quantity.number(before) == item.quantity.number(after):
+        return ""
+    then, now = first[item.key] or 0.0, last[item.key] or 0.0
+    before, after = estimate(item, first), estimate(item, last)
+    if before is not None and after is not None:
+        change = difference(before, after)
+        if change.low <= 0 <= change.high:
+            return "no difference seen"
+    elif item.quantity.number(then) == item.quantity.number(now):
         return "same"
-    return "better" if (after < before) == (item.quantity.better == "lower") else "worse"
+    elif not item.quantity.exact:
+        return "lower" if now < then else "higher"
+    return "better" if (now < then) == (item.quantity.better == "lower") else "worse"
 
 
 def _plain(value: Any) -> Any:

@@ -44,7 +44,7 @@ def load_model(
             network, no such device, a dtype that the device does not do, or no memory.
     """
     number_type, place = dtype_of(dtype, device), device_of(device)
-    folder = _folder(name_or_path)
+    folder = model_folder(name_or_path)
     source = name_or_path if folder is None else str(folder)
     local = folder is not None or not _on_hub(name_or_path)
     try:
@@ -67,6 +67,33 @@ def load_model(
             f"{name_or_path!r} in {dtype} does not fit into the memory of {device}; use "
             "dtype=bfloat16, a smaller model or a larger device"
         ) from error
+
+
+def model_folder(name_or_path: str) -> Path | None:
+    """The model's folder, looked at but not loaded, or None if this is a name on the hub.
+
+    Raises:
+        ModelError: a path that leads nowhere, or to a folder that holds no model.
+    """
+    path = Path(name_or_path).expanduser()
+    if path.exists():
+        if not (path / "config.json").is_file():
+            raise ModelError(
+                f"{name_or_path} is not a model folder: it has no config.json; give the "
+                "folder that save_pretrained wrote"
+            )
+        if not any(path.glob("*.safetensors")) and not any(path.glob("*.bin")):
+            raise ModelError(
+                f"{name_or_path} holds a config.json but no weights (*.safetensors); give the "
+                "folder that save_pretrained wrote"
+            )
+        return path
+    if name_or_path.startswith(("/", ".", "~")) or name_or_path.count("/") > 1:
+        raise ModelError(
+            f"there is no model at {name_or_path}; is the path right? Give the folder that "
+            "save_pretrained wrote, or a name on the hub such as Qwen/Qwen3-0.6B"
+        )
+    return None
 
 
 def end_ids(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> frozenset[int]:
@@ -113,23 +140,6 @@ def device_of(device: str) -> torch.device:
                 "device=cpu, or install a torch for your driver"
             )
     return place
-
-
-def _folder(name_or_path: str) -> Path | None:
-    """The model's folder, checked, or None if this is a name on the hub."""
-    path = Path(name_or_path).expanduser()
-    if path.exists():
-        if not (path / "config.json").is_file():
-            raise ModelError(
-                f"{name_or_path} is not a model folder: it has no config.json; give the "
-                "folder that save_pretrained wrote"
-            )
-        if not any(path.glob("*.safetensors")) and not any(path.glob("*.bin")):
-            raise ModelError(f"{name_or_path} holds a config.json but no weights (*.safetensors)")
-        return path
-    if name_or_path.startswith(("/", ".", "~")) or name_or_path.count("/") > 1:
-        raise ModelError(f"there is no model at {name_or_path}; is the path right?")
-    return None
 
 
 def _on_hub(name: str) -> bool:

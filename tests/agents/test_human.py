@@ -35,6 +35,14 @@ def test_the_end_of_the_input_is_a_sentence():
         asked("nonsense\n")
 
 
+def test_no_input_at_all_has_ended(monkeypatch):
+    monkeypatch.setattr("sys.stdin", None)
+    game = TicTacToe()
+    game.reset(0)
+    with pytest.raises(MarlError, match="the input ended before player_0 of tictactoe"):
+        Human(sink=io.StringIO()).act(game, "player_0", np.random.default_rng(0))
+
+
 @pytest.mark.parametrize(
     ("line", "action"),
     [

@@ -92,10 +92,10 @@ def test_what_a_run_knows_is_filled_in(run):
     assert found["definition of the metric"].startswith("score: 1 for a win")
     assert found["GPU-hours in all"].startswith("2.00, ")
     assert found["mean length of a trajectory"].startswith(
-        "5.0 turns of all agents of 7.0 sampled tokens"
+        "5.0 turns, all agents together; 7.0 sampled tokens per turn"
     )
     # (10 + 30) / 2 ms of (1 + 3) / 2 s
-    assert found["overhead of the credit rule"].startswith("20 ms of an update's 2.0 s, 1.0%")
+    assert found["overhead of the credit rule"].startswith("20 ms of an update's 2.0 s, 1.0 %")
     assert found["distribution of trajectory lengths"].startswith(
         "turns from 1 to 3, quartiles 2, 2, 2; sampled tokens from 2 to 6"
     )
@@ -112,10 +112,25 @@ def test_what_one_run_cannot_know_is_not_stated(run):
     assert said(checklist(finer))["an episode-level baseline on the same base model"] is None
 
 
+def hours(device, seconds):
+    config = {"policies": {"main": {"engine": {"device": device}}}}
+    return said(checklist(Run(config, [], {"seconds": seconds}, [])))["GPU-hours in all"]
+
+
 def test_cpus_need_no_gpu_hours():
-    config = {"policies": {"main": {"engine": {"device": "cpu"}}}}
-    found = said(checklist(Run(config, [], SUMMARY, [])))
-    assert found["GPU-hours in all"] == "0: it ran on CPUs, 2.00 hours of training and measuring"
+    assert hours("cpu", 7200) == "0: it ran on CPUs, 2.00 hours of training and measuring"
+
+
+def test_a_short_run_does_not_take_no_time():
+    assert hours("cpu", 8.3) == "0: it ran on CPUs, 8 seconds of training and measuring"
+    assert hours("cuda", 9).startswith("0.0025, ")
+
+
+def test_a_teacher_that_changes_another_names_that_too():
+    teacher = {"_target_": "marl_llm.agents.scripted.Noisy", "player": {"name": "win_or_block"}}
+    config = {"games": {"tictactoe": {}}, "policies": {"main": {"coldstart": {"player": teacher}}}}
+    data = said(checklist(Run(config, [], SUMMARY, [])))["training data and filtering"]
+    assert "from scripted games of Noisy over win_or_block; " in data
 
 
 def test_the_six_fields_of_a_rule(run):
@@ -171,11 +186,11 @@ def test_a_configuration_that_cannot_be_read_is_empty(tmp_path):
 
 
 class Cells(HTMLParser):
-    """The cells of all tables, and whether a cell is marked as missing."""
+    """The cells of all tables, those that may not be wrapped, and what is marked as missing."""
 
     def __init__(self, text):
         super().__init__()
-        self.rows, self.missing = [], []
+        self.rows, self.marks, self.missing, self._marked = [], [], {}, False
         self.feed(text)
 
     def handle_starttag(self, tag, attrs):
@@ -183,12 +198,18 @@ class Cells(HTMLParser):
             self.rows.append([])
         if tag in ("th", "td"):
             self.rows[-1].append("")
-        if ("class", "missing") in attrs:
-            self.missing.append(self.rows[-1])
+        if ("class", "mark") in attrs:
+            self.marks.append(self.rows[-1])
+        self._marked = ("class", "missing") in attrs
+
+    def handle_endtag(self, tag):
+        self._marked = False
 
     def handle_data(self, data):
         if self.rows and self.rows[-1]:
             self.rows[-1][-1] += data
+        if self._marked:
+            self.missing[self.rows[-1][0]] = data
 
 
 def test_the_page_has_both_lists_and_hostile_names_stay_text(run):
@@ -199,6 +220,8 @@ def test_the_page_has_both_lists_and_hostile_names_stay_text(run):
     cells = Cells(text)
     assert len(cells.rows) == 14 + 6
     assert cells.rows[0][:2] == ["base model and version", "must"]
-    missing = {row[0] for row in cells.missing}
-    assert "the credit rule ablated alone" in missing
-    assert "benchmark and split" not in missing
+    assert [row[1] for row in cells.marks] == ["must"] * 10 + ["should"] * 4
+    # Only what is missing is marked, not what is known beside it.
+    assert set(cells.missing.values()) == {NOT_STATED}
+    assert {"the credit rule ablated alone", "support and uncertainty"} <= set(cells.missing)
+    assert "benchmark and split" not in cells.missing

@@ -6,6 +6,7 @@ import base64
 import hashlib
 import json
 import math
+import re
 from dataclasses import replace
 from functools import cached_property
 from html.parser import HTMLParser
@@ -280,17 +281,32 @@ def test_every_metric_is_in_a_chart_or_under_the_rest(page: Page):
 
 def test_result_is_readable_without_scripts(page: Page):
     table = page.texts["table"][0]
-    for text in ("NashConv", "score against random", "forfeits", "reply length", "better"):
+    for text in ("NashConv", "score against random", "forfeits", "reply length", "lower"):
         assert text in table
+    marks = [attrs["class"] for tag, attrs in page.tags if tag == "td" and "class" in attrs]
+    assert marks[:3] == ["better"] * 3 and table.count("✓ better") == 3  # NashConv, two scores
     last = page.data["values"]["evaluate/player/nash_conv"][-1]
     assert f"{last:.3f}" in table
     assert "2:52" in page.texts["section"][0]  # 172.4 seconds
+
+
+def test_a_result_older_than_the_run_says_of_which_update_it_is(tmp_path: Path, page: Page):
+    with MetricsLog(tmp_path) as log:
+        for update, value in ((0, 0.9), (10, 0.2)):
+            log.log(update, {"evaluate/player/nash_conv": value})
+        log.log(13, {"learn/player/loss": 0.1})
+    tiles, _, table = report_of(tmp_path).texts["section"][:3]
+    assert "at update 10, from 0.900" in tiles and "0.200 (at 10)" in table
+    assert "at update 200, from" not in page.texts["section"][0]
+    assert "(at" not in page.texts["table"][0]
 
 
 def test_what_a_paper_should_say_is_there_without_scripts(page: Page):
     facts = page.texts["details"][1]
     assert "GPU-hours in all" in facts and "not stated" in facts
     assert "score: 1 for a win" in facts
+    # "should" was cut in two where the column was made as narrow as its letters allow.
+    assert re.search(r"\.facts td\.mark \{[^}]*white-space: nowrap", page.texts["style"][0])
 
 
 def test_policy_stands_beside_nash(page: Page):

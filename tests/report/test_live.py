@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import math
+import re
 from pathlib import Path
 
 import pytest
@@ -68,6 +69,35 @@ def test_last_update_is_always_a_line():
         view.update(39, {CONV: 0.5})
         view.update(40, {CONV: 0.4})
     assert out.file.getvalue().splitlines()[1:] == ["update 40/40  NashConv 0.400"]
+
+
+def test_a_line_says_of_which_update_an_older_value_is():
+    out = console(terminal=False)
+    with LiveView(RUN, out, every=5) as view:
+        view.update(0, {CONV: 0.9})
+        view.update(5, {"rollout/player/forfeit_share": 0.01})
+        view.update(10, {"rollout/player/forfeit_share": 0.02, CONV: 0.4})
+        view.update(15, {"rollout/player/forfeit_share": 0.03})
+    lines = [line.split("  ")[1:3] for line in out.file.getvalue().splitlines()[1:]]
+    assert lines == [
+        ["NashConv 0.900"],
+        ["NashConv 0.900 (at 0)", "forfeits 1.0 %"],
+        ["NashConv 0.400", "forfeits 2.0 %"],
+        ["NashConv 0.400 (at 10)", "forfeits 3.0 %"],
+    ]
+
+
+def test_panel_says_of_which_update_an_older_value_is():
+    view = LiveView(RUN, console(terminal=True))
+    score = "evaluate/player/score_random"
+    values = {CONV: 0.25, score: 0.8, f"{score}_low": 0.75, f"{score}_high": 0.85}
+    for update in range(30, 39):
+        view.update(update, values)
+    assert " at " not in drawn(view, width=80)
+    view.update(39, {"rollout/player/forfeit_share": 0.01})
+    text = drawn(view, width=80)
+    aged = [line for line in text.splitlines() if " at 38 " in line]
+    assert [line.split()[1] for line in aged] == ["NashConv", "score"] and "…" not in text
 
 
 def test_panel_shows_the_run():
@@ -136,6 +166,32 @@ def test_result_names_the_report_on_one_line():
     assert lines[-1] == f"report: {report}"
     row = next(line for line in lines if "NashConv" in line)
     assert row.split() == ["NashConv", "0.900", "0.200", "better"]
+
+
+def test_result_says_in_words_what_the_intervals_bear_out():
+    out = console(terminal=False)
+    score = "evaluate/player/score_random"
+    rows = [
+        {"update": 0, score: 0.5, f"{score}_low": 0.4, f"{score}_high": 0.6},
+        {"update": 9, score: 0.55, f"{score}_low": 0.45, f"{score}_high": 0.65},
+    ]
+    print_result(rows, Path("report.html"), out)
+    row = next(line for line in out.file.getvalue().splitlines() if "score" in line)
+    assert row.rstrip().endswith("0.550 [0.450, 0.650]   no difference seen")
+
+
+def test_result_of_a_run_that_was_interrupted_says_of_which_update_it_is():
+    out = console(terminal=False)
+    share = "rollout/player/forfeit_share"
+    rows = [{"update": 0, CONV: 0.9}, {"update": 1, share: 0.5}, {"update": 50, CONV: 0.2}]
+    print_result([*rows, {"update": 57, share: 0.25}], Path("report.html"), out)
+    cells = [re.split(r"\s{2,}", line.strip()) for line in out.file.getvalue().splitlines()]
+    number = next(place for place, row in enumerate(cells) if row[0] == "NashConv")
+    assert cells[number : number + 3] == [
+        ["NashConv", "0.900", "0.200", "better"],
+        ["(at 50)"],
+        ["forfeits", "50.0 %", "25.0 %", "lower"],
+    ]
 
 
 def test_result_without_two_measurements_is_only_the_path():

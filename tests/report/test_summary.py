@@ -10,9 +10,12 @@ import numpy as np
 import pytest
 
 from marl_llm.errors import CheckpointError, ConfigError
+from marl_llm.evaluate.statistics import wilson
 from marl_llm.report.metrics import shown
 from marl_llm.report.summary import (
+    Estimate,
     changes,
+    difference,
     duration,
     headline,
     metric_range,
@@ -93,14 +96,61 @@ def test_before_and_after():
         {"update": 3, "rollout/player/forfeit_share": 0.0104, "rollout/player/reply_tokens": 9.0},
     ]
     table = {
-        change.label: (change.before, change.after, change.verdict) for change in changes(rows)
+        change.label: (change.before, change.after, change.verdict, change.at)
+        for change in changes(rows)
     }
     assert table == {
-        "NashConv": ("0.500", "0.600", "worse"),
-        "score against random": ("0.500 [0.400, 0.600]", "0.750", "better"),
-        "forfeits": ("1.0 %", "1.0 %", "same"),  # as it is shown
-        "reply length": ("5.0 tokens", "9.0 tokens", "none"),
-    }  # the loss says how, not how well
+        "NashConv": ("0.500", "0.600", "worse", 1),
+        "score against random": ("0.500 [0.400, 0.600]", "0.750", "higher", 2),
+        "forfeits": ("1.0 %", "1.0 %", "same", None),  # as it is shown
+        "reply length": ("5.0 tokens", "9.0 tokens", "", None),
+    }  # no sample is judged without two intervals; the loss says how, not how well
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "verdict"),
+    [
+        # Half-widths .1 and .1: a difference is one from √(.1² + .1²) = .1414 on.
+        ((0.5, 0.4, 0.6), (0.6, 0.5, 0.7), "no difference seen"),
+        ((0.5, 0.4, 0.6), (0.64, 0.54, 0.74), "no difference seen"),
+        ((0.5, 0.4, 0.6), (0.65, 0.55, 0.75), "better"),  # although the intervals overlap
+        ((0.65, 0.55, 0.75), (0.5, 0.4, 0.6), "worse"),
+        ((0.5, 0.4, 0.6), (0.5, 0.4, 0.6), "no difference seen"),  # which is not "the same"
+        # √(.09² + .04²) = .0985: what counts is how far they reach towards each other.
+        ((0.9, 0.8, 0.94), (1.0, 0.91, 1.0), "better"),
+        ((0.5, 0.5, 0.5), (0.5, 0.5, 0.5), "no difference seen"),
+    ],
+)
+def test_intervals_decide_whether_a_score_got_better(before, after, verdict):
+    key = "evaluate/player/score_random"
+    names = (key, f"{key}_low", f"{key}_high")
+    rows = [
+        {"update": update, **dict(zip(names, values, strict=True))}
+        for update, values in enumerate((before, after))
+    ]
+    assert [change.verdict for change in changes(rows)] == [verdict]
+
+
+def test_difference_worked():
+    # d = .75 - .5; down √(.03² + .04²) = .05, up √(.12² + .05²) = .13
+    found = difference(Estimate(0.5, 0.45, 0.54), Estimate(0.75, 0.72, 0.87))
+    assert (found.value, found.low, found.high) == pytest.approx((0.25, 0.2, 0.38))
+
+
+@pytest.mark.parametrize("share", [0.3, 0.5, 0.9])
+def test_of_equal_shares_about_one_pair_in_twenty_is_told_apart(share):
+    # Exact: summed over both binomials of n = 40, not a simulation.
+    n = 40
+    chances = [math.comb(n, k) * share**k * (1 - share) ** (n - k) for k in range(n + 1)]
+    found = [wilson(k / n, n) for k in range(n + 1)]
+    shares = [Estimate(each.value, each.low, each.high) for each in found]
+    apart = sum(
+        p * q
+        for p, first in zip(chances, shares, strict=True)
+        for q, second in zip(chances, shares, strict=True)
+        if not difference(first, second).low <= 0 <= difference(first, second).high
+    )
+    assert 0.02 < apart < 0.06
 
 
 def test_a_value_measured_once_is_no_change():
