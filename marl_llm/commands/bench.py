@@ -1,10 +1,13 @@
-"""Measure what things cost: training, or the credit estimators.
+"""Measure what things cost: training, the credit estimators, or killed processes.
 
 marl-llm bench rollout [--json FILE] [key=value ...]   rollout, engine, learner and overhead, as
                                                        ratios of two things timed in turn
 marl-llm bench credit [--json FILE]                    every credit estimator: time, memory, and how
                                                        much faster than a plain loop it is
   estimators=a,b episodes=N rounds=N seed=N            only these; on how many episodes (4096)
+marl-llm bench chaos [--json FILE] [key=value ...]     a run over Ray whose processes are killed at
+                                                       random, against one left in peace
+  kills=N draws=N folder=DIR                           how many (30); their seed; keep both runs
 """
 
 from __future__ import annotations
