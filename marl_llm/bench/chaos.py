@@ -1,7 +1,7 @@
 """`marl-llm bench chaos`: a run whose processes are killed at random, against one left in peace.
 
-Both are ordinary runs of `marl-llm train`, each in a process of its own, with the same words. In the
-second one, at moments drawn beforehand, `kill -9` ends one of its processes, drawn among those that
+Both are ordinary runs of `marl-llm train`, each in a process of its own, with the same words. In
+the second, at moments drawn beforehand, `kill -9` ends one of its processes, drawn among those that
 the run folder names (store, engines, trainers, rollout workers). Afterwards the run's own records
 say what became of it:
 
