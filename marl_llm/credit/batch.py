@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from marl_llm.credit.card import Level
-from marl_llm.credit.segments import Array, Chains, cells, chains, extremes, following
+from marl_llm.credit.segments import Array, Chains, cells, chains, disagreeing, extremes, following
 from marl_llm.credit.signals import MISSING, SIGNAL_KEYS, described, lacking
 from marl_llm.credit.tokens import mean_turns
 from marl_llm.errors import ConfigError, EpisodeError, nearest
@@ -259,9 +259,9 @@ class TurnBatch:
                 f"{len(self)} rows does not have; -1 = by nobody"
             )
         group, count = cells((self.group,), len(self))
-        low, high = extremes(self.game, group, count)
-        bad = np.flatnonzero((low < high)[group])
-        if len(bad):
+        if len(disagreeing(self.game, group, count)):
+            low, high = extremes(self.game, group, count)
+            bad = np.flatnonzero((low < high)[group])
             names = (self.name("game", int(game[group[bad[0]]])) for game in (low, high))
             raise EpisodeError(
                 f"group {self.group[bad[0]]} mixes the games {' and '.join(names)} (episode "
