@@ -18,7 +18,8 @@ from marl_llm.annotate import Annotator, attach
 from marl_llm.annotate.material import Material, Reach
 from marl_llm.annotate.replays import Replays
 from marl_llm.credit import Estimator, assign
-from marl_llm.credit.batch import TurnBatch, from_episodes, per_token, turns_of
+from marl_llm.credit.batch import TurnBatch, per_token
+from marl_llm.credit.columns import from_episodes, turns_of
 from marl_llm.credit.given import Given, State
 from marl_llm.errors import ConfigError
 from marl_llm.learn.learner import Learner

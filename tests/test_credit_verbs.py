@@ -19,7 +19,7 @@ from marl_llm.cli import main
 from marl_llm.commands import credit_choose
 from marl_llm.commands.credit_explain import adds_up
 from marl_llm.credit import assign
-from marl_llm.credit.batch import from_episodes
+from marl_llm.credit.columns import from_episodes
 from marl_llm.games.tictactoe import TicTacToe
 from marl_llm.report.agreement import beside_their_like
 from marl_llm.report.episodes import advantages_by_turn, read_episodes, write_episodes

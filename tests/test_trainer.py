@@ -12,7 +12,7 @@ from marl_llm.agents.role import Role
 from marl_llm.annotate.material import Reach, Voice
 from marl_llm.annotate.state_values import StateValues, mean_of_others
 from marl_llm.credit import returns
-from marl_llm.credit.batch import from_episodes
+from marl_llm.credit.columns import from_episodes
 from marl_llm.credit.gae import GAE
 from marl_llm.credit.grpo import GRPO
 from marl_llm.credit.rae import RAE

@@ -16,7 +16,8 @@ from marl_llm import team
 from marl_llm.bench.timing import Stopwatch, Work, interleaved, median_seconds
 from marl_llm.bench.workload import Workload, store
 from marl_llm.credit import assign
-from marl_llm.credit.batch import Credit, TurnBatch, from_episodes, turns_of
+from marl_llm.credit.batch import Credit, TurnBatch
+from marl_llm.credit.columns import from_episodes, turns_of
 from marl_llm.credit.given import Given
 from marl_llm.learn.learner import Learner, LearnerSettings
 from marl_llm.learn.live import live_turns

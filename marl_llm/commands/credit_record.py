@@ -12,8 +12,9 @@ import numpy as np
 from marl_llm import config
 from marl_llm.commands.presets import CONFIG, run_folder
 from marl_llm.credit import Estimator
-from marl_llm.credit.batch import TurnBatch, from_episodes, turns_of
+from marl_llm.credit.batch import TurnBatch
 from marl_llm.credit.card import Card
+from marl_llm.credit.columns import from_episodes, turns_of
 from marl_llm.credit.segments import Array
 from marl_llm.errors import CheckpointError, ConfigError, nearest
 from marl_llm.report.episodes import RecordedEpisode, episode_files, read_episodes

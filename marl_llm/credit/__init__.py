@@ -1,6 +1,7 @@
 """Credit: turns in, advantages out. Pure functions on arrays.
 
-- `batch.TurnBatch` holds N turns as columns and their sampled tokens as flat columns.
+- `batch.TurnBatch` holds N turns as columns and their sampled tokens as flat columns;
+  `columns.from_episodes` makes it of what was played.
 - An **estimator** is a frozen dataclass of settings, one file each, with one method,
 
       estimate(batch, given=NOTHING) -> Credit

@@ -15,7 +15,16 @@ from typing import Literal
 import numpy as np
 
 from marl_llm.credit.batch import TurnBatch
-from marl_llm.credit.segments import Array, Chains, cells, extremes, firsts, sums
+from marl_llm.credit.segments import (
+    Array,
+    Chains,
+    cells,
+    disagreeing,
+    extremes,
+    first_of,
+    firsts,
+    sums,
+)
 from marl_llm.errors import ConfigError, EpisodeError
 
 Unit = Literal["episode", "agent", "turn", "token"]
@@ -61,7 +70,7 @@ def pool(
     """
     cell, count = cells([batch.column(name) for name in by], len(batch))
     if not mix_roles:
-        _refuse_mixed_roles(batch, cell, count, by)
+        refuse_mixed_roles(batch, slice(None), cell, count, by)
     counted = batch.lengths > 0 if known is None else known & (batch.lengths > 0)
     weight = _unit_weights(batch, agents, cell, unit, counted)
     # The agents of an episode count thirds or sevenths: their sum is a whole number again.
@@ -80,12 +89,26 @@ def counting(counted: Pool, rows: Array) -> Pool:
     return Pool(counted.cell, weight, np.rint(sums(weight, counted.cell, len(counted.count))))
 
 
-def _refuse_mixed_roles(batch: TurnBatch, cell: Array, count: int, by: Sequence[str]) -> None:
-    """Unlike roles are paid on unlike scales: their common mean is nobody's baseline."""
-    some = np.empty(count, dtype=batch.role.dtype)
-    some[cell] = batch.role  # whichever comes last
-    if not np.array_equal(some[cell], batch.role):
-        low, high = extremes(batch.role, cell, count)
+def refuse_mixed_roles(
+    batch: TurnBatch, rows: Array | slice, cell: Array, count: int, by: Sequence[str]
+) -> None:
+    """Unlike roles are paid on unlike scales: their common mean is nobody's baseline.
+
+    Args:
+        batch: N turns.
+        rows: some of them, [R] int.
+        cell: the cell of each of these, [R] int in 0..K-1.
+        count: K.
+        by: the columns whose equal values make a cell.
+
+    Raises:
+        ConfigError: a cell holds several roles.
+    """
+    if "role" in by:
+        return
+    roles = batch.role[rows]
+    if len(disagreeing(roles, cell, count)):
+        low, high = extremes(roles, cell, count)
         mixed = np.flatnonzero(low < high)
         first, second = (batch.name("role", int(role[mixed[0]])) for role in (low, high))
         more = "'role'" if "agent" in by else "'role' or 'agent'"  # an agent may have several
@@ -103,29 +126,16 @@ def _unit_weights(
         return np.where(counted, batch.lengths, 0).astype(np.float64)
     if unit == "turn":
         return counted.astype(np.float64)
-    rows = agents.order  # in playing order, so that the first is the first
-    if not np.all(counted):
-        rows = rows[counted[rows]]
-    weight = np.zeros(len(batch))
-    weight[rows[_first_in_cell(cell[rows], agents.of[rows])]] = 1.0
+    if len(disagreeing(cell, agents.of, agents.count)):  # agents that are in several cells
+        rows = agents.order[counted[agents.order]]  # in playing order
+        weight = np.zeros(len(batch))
+        weight[rows[firsts(*cells((cell[rows], agents.of[rows]), len(rows)))]] = 1.0
+    else:
+        weight = first_of(counted, agents).astype(np.float64)
     if unit == "agent":
         return weight
     shared, count = cells((cell, batch.episode), len(batch))
     return weight / np.maximum(sums(weight, shared, count), 1.0)[shared]
-
-
-def _first_in_cell(cell: Array, agent: Array) -> Array:
-    """Places at which an agent is in a cell for the first time; agents stand one after the other.
-
-    Args:
-        cell: [R] int.
-        agent: [R] int.
-    """
-    new = np.ones(len(cell), dtype=bool)
-    new[1:] = agent[1:] != agent[:-1]
-    if np.all(new[1:] | (cell[1:] == cell[:-1])):  # the cell of an agent is always the same
-        return np.flatnonzero(new)
-    return firsts(*cells((cell, agent), len(cell)))
 
 
 def mean(x: Array, counted: Pool) -> Array:

@@ -7,19 +7,17 @@ names behind them are in `names`.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from itertools import chain
 from typing import Any
 
 import numpy as np
 
 from marl_llm.credit.card import Level
-from marl_llm.credit.segments import Array, Chains, cells, chains, extremes, following
+from marl_llm.credit.segments import Array, Chains, cells, chains, disagreeing, extremes, following
 from marl_llm.credit.signals import MISSING, SIGNAL_KEYS, described, lacking
 from marl_llm.credit.tokens import mean_turns
 from marl_llm.errors import ConfigError, EpisodeError, nearest
-from marl_llm.types import Episode, Turn
 
 ID_COLUMNS = ("group", "episode", "agent", "role", "policy", "game", "turn", "agent_turn", "parent")
 COLUMNS = (*ID_COLUMNS, "depth", "version", "state_key", "action_key")
@@ -261,9 +259,9 @@ class TurnBatch:
                 f"{len(self)} rows does not have; -1 = by nobody"
             )
         group, count = cells((self.group,), len(self))
-        low, high = extremes(self.game, group, count)
-        bad = np.flatnonzero((low < high)[group])
-        if len(bad):
+        if len(disagreeing(self.game, group, count)):
+            low, high = extremes(self.game, group, count)
+            bad = np.flatnonzero((low < high)[group])
             names = (self.name("game", int(game[group[bad[0]]])) for game in (low, high))
             raise EpisodeError(
                 f"group {self.group[bad[0]]} mixes the games {' and '.join(names)} (episode "
@@ -429,107 +427,3 @@ def _distinct(codes: Array) -> Iterable[int]:
     """The numbers that occur among small ones; perhaps some between them that do not."""
     low, high = int(codes.min(initial=0)), int(codes.max(initial=-1))
     return range(low, high + 1) if high - low < 16 else np.unique(codes).tolist()
-
-
-def turns_of(episodes: Sequence[Episode], policy: str) -> list[Turn]:
-    """The turns that a policy sampled, in episode and playing order: the rows of its batch."""
-    return [turn for episode in episodes for turn in episode.turns if turn.policy == policy]
-
-
-def from_episodes(episodes: Sequence[Episode], policy: str) -> TurnBatch:
-    """The columns of one policy's turns, in the order of `turns_of`.
-
-    Args:
-        episodes: finished episodes, ids distinct.
-        policy: whose turns; the other players' turns are left out.
-
-    Raises:
-        EpisodeError: two episodes have the same id, or a turn has not one log-prob per token.
-    """
-    if len({episode.id for episode in episodes}) < len(episodes):
-        raise EpisodeError("two episodes of a batch have the same id; give each its own")
-    rows = [
-        (episode, index, turn)
-        for episode in episodes
-        for index, turn in enumerate(episode.turns)
-        if turn.policy == policy
-    ]
-    for episode, place, turn in rows:
-        if len(turn.ids) != len(turn.logprobs):
-            raise EpisodeError(
-                f"turn {place} of episode {episode.id} has {len(turn.ids)} ids and "
-                f"{len(turn.logprobs)} log-probs; keep those of the sampler, one per id"
-            )
-    turns = [turn for _, _, turn in rows]
-    seen = [turn.observation for turn in turns]
-    games = [episode.game for episode, _, _ in rows]
-    roles = [observation.role for observation in seen]
-    agent, agent_codes = _codes(observation.agent for observation in seen)
-    role, role_codes = _codes(roles)
-    game, game_codes = _codes(games)
-    state, state_codes = _codes(
-        zip(games, roles, (observation.key for observation in seen), strict=True)
-    )
-    action, action_codes = _codes(turn.action or "" for turn in turns)
-    episode_id = _integers(episode.id for episode, _, _ in rows)
-    index = _integers(index for _, index, _ in rows)
-    row_of: dict[tuple[int, int | None], int] = {
-        (episode.id, index): row for row, (episode, index, _) in enumerate(rows)
-    }
-    agents = chains((episode_id, agent), index)
-    last = agents.after == 0
-    # Callers of other policies have no row here, but a number in their episode.
-    caller = _integers(-1 if turn.parent is None else turn.parent for turn in turns)
-    ended = np.fromiter((episode.terminated for episode, _, _ in rows), bool, len(rows))
-    shaping = np.fromiter((turn.shaping for turn in turns), np.float64, len(rows))
-    return TurnBatch(
-        group=_integers(episode.group for episode, _, _ in rows),
-        episode=episode_id,
-        agent=agent,
-        role=role,
-        policy=np.zeros(len(rows), dtype=np.int64),
-        game=game,
-        turn=index,
-        agent_turn=agents.before,
-        parent=_integers(row_of.get((episode.id, turn.parent), -1) for episode, _, turn in rows),
-        depth=_integers(_depths(episodes, policy)),
-        reward=np.fromiter((turn.reward for turn in turns), np.float64, len(rows)) + shaping,
-        shaping=shaping,
-        terminated=last & ended,
-        truncated=last & ~ended,
-        version=_integers(min(turn.versions, default=(0, 0, 0))[0] for turn in turns),
-        state_key=state,
-        action_key=action,
-        offsets=np.concatenate(([0], np.cumsum(_integers(len(turn.ids) for turn in turns)))),
-        logprobs=np.fromiter(chain.from_iterable(turn.logprobs for turn in turns), np.float64),
-        signals={"caller": caller} if np.any(caller >= 0) else {},
-        names={
-            "agent": tuple(agent_codes),
-            "role": tuple(role_codes),
-            "policy": (policy,),
-            "game": tuple(game_codes),
-            "state_key": tuple(key for _, _, key in state_codes),
-            "action_key": tuple(action_codes),
-        },
-    )
-
-
-def _integers(values: Iterable[int]) -> Array:
-    return np.fromiter(values, np.int64)
-
-
-def _codes(values: Iterable[Any]) -> tuple[Array, dict[Any, int]]:
-    """Number values in the order in which they first appear, and who has which number."""
-    table: dict[Any, int] = {}
-    codes = _integers(table.setdefault(value, len(table)) for value in values)
-    return codes, table
-
-
-def _depths(episodes: Sequence[Episode], policy: str) -> Iterable[int]:
-    """How many calls deep each turn of the policy is, whoever made the calls."""
-    for episode in episodes:
-        depths: list[int] = []
-        for turn in episode.turns:
-            depths.append(0 if turn.parent is None else depths[turn.parent] + 1)
-            if turn.policy == policy:
-                yield depths[-1]

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from marl_llm.credit import baselines, returns
-from marl_llm.credit.batch import Credit, TurnBatch, ledger, turn_credit
+from marl_llm.credit.batch import Credit, TurnBatch
 from marl_llm.credit.card import Card
 from marl_llm.credit.given import NOTHING, Given
 from marl_llm.credit.grouped import Grouped
@@ -39,10 +39,4 @@ class DrGRPO(Grouped):
         agents = batch.agents()
         total = returns.totals(batch.reward, agents)
         pool = self.pool(batch, agents)
-        advantage = self.settle(baselines.centre(total, pool), total, pool, batch)
-        return turn_credit(
-            batch,
-            advantage,
-            components=ledger(total, advantage),
-            stats=baselines.pool_statistics(total, pool),
-        )
+        return self.difference(total, baselines.centre(total, pool), pool, batch)

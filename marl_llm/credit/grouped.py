@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar
 
 from marl_llm.credit import baselines, checks
-from marl_llm.credit.batch import TurnBatch
+from marl_llm.credit.batch import Credit, TurnBatch, ledger, turn_credit
 from marl_llm.credit.card import Card
 from marl_llm.credit.segments import Array, Chains
 
@@ -49,6 +50,31 @@ class Grouped:
             few=baselines.alone(pool),
             rule=self.singleton,
             sampled=batch.lengths > 0,
+        )
+
+    def difference(
+        self,
+        x: Array,
+        apart: Array,
+        pool: baselines.Pool,
+        batch: TurnBatch,
+        more: Mapping[str, float] | None = None,
+    ) -> Credit:
+        """Credit of values minus a baseline, with the rule for cells of one in place.
+
+        Args:
+            x: what is compared, [N].
+            apart: x minus its baseline, right where a cell counts two or more, [N].
+            pool: the cells.
+            batch: N turns.
+            more: statistics beside those of the cells.
+        """
+        advantage = self.settle(apart, x, pool, batch)
+        return turn_credit(
+            batch,
+            advantage,
+            components=ledger(x, advantage),
+            stats=baselines.pool_statistics(x, pool) | dict(more or {}),
         )
 
     def standardise(

@@ -8,7 +8,7 @@ from typing import ClassVar, Literal
 import numpy as np
 
 from marl_llm.credit import baselines, checks, returns
-from marl_llm.credit.batch import Credit, TurnBatch, ledger, turn_credit
+from marl_llm.credit.batch import Credit, TurnBatch
 from marl_llm.credit.card import Card
 from marl_llm.credit.given import NOTHING, Given
 from marl_llm.credit.grouped import Grouped
@@ -90,13 +90,8 @@ class LaReReading(Grouped):
         latent, fit = self._latent(batch, known)
         to_go = returns.to_go(latent, agents, self.gamma)
         pool = self.pool(batch, agents)
-        advantage = self.settle(baselines.centre(to_go, pool), to_go, pool, batch)
-        return turn_credit(
-            batch,
-            advantage,
-            components=ledger(to_go, advantage),
-            stats=baselines.pool_statistics(to_go, pool) | stats | fit,
-        )
+        centred = baselines.centre(to_go, pool)
+        return self.difference(to_go, centred, pool, batch, stats | fit)
 
     def _latent(self, batch: TurnBatch, known: Array) -> tuple[Array, dict[str, float]]:
         """r̂ of every turn, [N]; and how much of the returns it explains."""

@@ -12,7 +12,16 @@ from marl_llm.credit import baselines, checks, returns
 from marl_llm.credit.batch import Credit, TurnBatch, ledger, turn_credit
 from marl_llm.credit.card import Card
 from marl_llm.credit.given import NOTHING, Given, State
-from marl_llm.credit.segments import Array, cells, chains, firsts, following, scan_back
+from marl_llm.credit.segments import (
+    Array,
+    cells,
+    chains_as_they_stand,
+    first_of,
+    firsts,
+    following,
+    scan_back,
+    turned,
+)
 from marl_llm.errors import CheckpointError
 
 PLAYER_COLUMNS = ("game", "role", "agent", "policy")  # the same at all turns of an agent
@@ -32,10 +41,13 @@ def moving_averages(x: Array, cell: Array, start: Array, decay: float) -> tuple[
     Returns:
         b_{j-1} and b_j for each value, [E] each.
     """
-    newest_first = chains((cell,), -np.arange(len(x)))
-    seen = newest_first.after + 1  # values of the cell up to this one
-    after = scan_back((1.0 - decay) * x, decay, newest_first) + decay**seen * start[cell]
-    return following(after, newest_first, start[cell]), after
+    newest_first = turned(chains_as_they_stand(cell, len(start)))
+    # What is left of the start after so many values, of which no cell has more than the longest.
+    left = decay ** np.arange(newest_first.after.max(initial=0) + 2)
+    begun = start[cell]
+    after = scan_back((1.0 - decay) * x, decay, newest_first)
+    after += left[newest_first.after + 1] * begun
+    return following(after, newest_first, begun), after
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -85,13 +97,14 @@ class RAE:
         agents = batch.agents()
         total = returns.totals(batch.reward, agents)
         # The first sampled turn of every (episode, agent) speaks for it.
-        pool = baselines.pool(batch, agents, self.by, "agent", mix_roles=self.mix_roles)
-        rows = np.flatnonzero(pool.weight)
-        cell, count = cells((pool.cell[rows],), len(rows))
-        columns = [batch.column(name) for name in self.by]
+        rows = np.flatnonzero(first_of(batch.lengths > 0, agents))
+        columns = [batch.column(name)[rows] for name in self.by]
+        cell, count = cells(columns, len(rows))
+        if not self.mix_roles:
+            baselines.refuse_mixed_roles(batch, rows, cell, count, self.by)
         keys = [
-            tuple(map(batch.name, self.by, (int(column[row]) for column in columns)))
-            for row in rows[firsts(cell, count)]
+            tuple(map(batch.name, self.by, (int(column[i]) for column in columns)))
+            for i in firsts(cell, count)
         ]
         averages = self._averages(given.state)
         start = np.array([averages.get(key, 0.0) for key in keys])
@@ -101,9 +114,8 @@ class RAE:
         centred = advantage = total - baseline[agents.of]
         if self.gamma < 1.0:
             advantage = self.gamma ** agents.after.astype(np.float64) * centred
-        last = np.zeros(count, dtype=np.int64)
-        np.maximum.at(last, cell, np.arange(len(rows)))
-        averages |= zip(keys, after[last].tolist(), strict=True)
+        start[cell] = after  # the last one of each cell stays
+        averages |= zip(keys, start.tolist(), strict=True)
         return turn_credit(
             batch,
             advantage,

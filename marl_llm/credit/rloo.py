@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from marl_llm.credit import baselines, checks, returns
-from marl_llm.credit.batch import Credit, TurnBatch, ledger, turn_credit
+from marl_llm.credit.batch import Credit, TurnBatch
 from marl_llm.credit.card import Card
 from marl_llm.credit.given import NOTHING, Given
 from marl_llm.credit.grouped import Grouped
@@ -45,10 +45,4 @@ class RLOO(Grouped):
         agents = batch.agents()
         total = returns.totals(batch.reward, agents)
         pool = self.pool(batch, agents)
-        advantage = self.settle(baselines.leave_one_out(total, pool), total, pool, batch)
-        return turn_credit(
-            batch,
-            advantage,
-            components=ledger(total, advantage),
-            stats=baselines.pool_statistics(total, pool),
-        )
+        return self.difference(total, baselines.leave_one_out(total, pool), pool, batch)

@@ -36,13 +36,19 @@ def cells(columns: Sequence[Array], n: int) -> tuple[Array, int]:
         return code, 0
     for column in columns:
         low, high = int(column.min()), int(column.max())
-        digit, width = column.astype(np.int64) - low, high - low + 1
+        if low == high:
+            continue
+        digit, width = column.astype(np.int64), high - low + 1
+        if low != 0:
+            digit -= low
+        if span == 1:
+            code, span = digit, width
+            continue
         if span * width > LARGEST_CODE:
             (code, span), (digit, width) = _dense(code, span), _dense(digit, width)
-        if width > 1:
-            code *= width
-            code += digit
-            span *= width
+        code *= width
+        code += digit
+        span *= width
     return _dense(code, span)
 
 
@@ -77,8 +83,15 @@ def _dense_by_sorting(code: Array) -> tuple[Array, int]:
 def firsts(cell: Array, count: int) -> Array:
     """The first row of each cell, [K] int; N for an empty cell."""
     first = np.full(count, len(cell))
-    np.minimum.at(first, cell, np.arange(len(cell)))
+    first[cell[::-1]] = np.arange(len(cell))[::-1]  # of several rows the one written last stays
     return first
+
+
+def disagreeing(x: Array, cell: Array, count: int) -> Array:
+    """Rows whose x is not that of the last row of their cell, [R] int: none if all cells agree."""
+    last = np.empty(count, dtype=x.dtype)
+    last[cell] = x
+    return np.flatnonzero(last[cell] != x)
 
 
 def sums(x: Array, cell: Array, count: int) -> Array:
@@ -117,13 +130,33 @@ def chains(keys: Sequence[Array], rank: Array) -> Chains:
         keys: integer columns, each [N].
         rank: what orders the rows of a chain, [N].
     """
-    n = len(rank)
-    of, count = cells(keys, n)
-    order = _ordered(of, count, rank)
+    of, count = cells(keys, len(rank))
+    return _linked(of, count, _ordered(of, count, rank))
+
+
+def chains_as_they_stand(cell: Array, count: int) -> Chains:
+    """The rows of each cell as a chain, in the order of the batch.
+
+    Args:
+        cell: [N] int in 0..K-1.
+        count: K.
+    """
+    # Numbers of 16 bits are sorted by counting.
+    small = cell.astype(np.uint16) if count <= 2**16 else cell
+    return _linked(cell, count, np.argsort(small, kind="stable"))
+
+
+def turned(links: Chains) -> Chains:
+    """The same chains from their ends to their starts."""
+    return Chains(links.of, links.count, links.order[::-1], links.before, links.after)
+
+
+def _linked(of: Array, count: int, order: Array) -> Chains:
+    """Chains from the chain of each row, and all rows in order."""
     length = np.bincount(of, minlength=count)
     starts = np.cumsum(length) - length
-    before = np.empty(n, dtype=np.int64)
-    before[order] = np.arange(n) - np.repeat(starts, length)
+    before = np.empty(len(of), dtype=np.int64)
+    before[order] = np.arange(len(of)) - np.repeat(starts, length)
     return Chains(of, count, order, (length - 1)[of] - before, before)
 
 
@@ -180,6 +213,20 @@ def scan_back(x: Array, decay: Array | float, links: Chains) -> Array:
     out = np.empty_like(y)
     out[order] = y
     return out
+
+
+def first_of(rows: Array, links: Chains) -> Array:
+    """The first of the chosen rows of every chain, [N] bool.
+
+    Args:
+        rows: which are chosen, [N] bool.
+        links: the chains of the N rows.
+    """
+    if np.all(rows):
+        return links.before == 0
+    first = np.full(links.count, len(rows))
+    np.minimum.at(first, links.of[rows], links.before[rows])
+    return rows & (links.before == first[links.of])
 
 
 def last_of(rows: Array, links: Chains) -> Array:

@@ -8,13 +8,13 @@ ends early meets fewer, and that is its agents' doing.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import ClassVar, Literal
 
 import numpy as np
 
 from marl_llm.credit import baselines, checks, returns
-from marl_llm.credit.batch import Credit, TurnBatch, ledger, turn_credit
+from marl_llm.credit.batch import Credit, TurnBatch, turn_credit
 from marl_llm.credit.card import Card
 from marl_llm.credit.given import NOTHING, Given
 from marl_llm.credit.grouped import Grouped
@@ -22,10 +22,20 @@ from marl_llm.credit.segments import Array, Chains, extremes
 from marl_llm.credit.turnover import refuse_endogenous
 from marl_llm.errors import EpisodeError
 
+CARD = Card(
+    name="toca_reading",
+    title="TOCA",
+    source="our reading of arXiv 2610.02847",
+    evidence="reading",
+    granularity="agent",
+    methodology="monte carlo",
+    needs=frozenset({"event", "event_exogenous"}),
+)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ByEvent(Grouped):
-    """A comparison within a group and a schedule of events."""
+    """What the three forms share: comparing within a schedule of events. Not a rule itself."""
 
     allow_endogenous: bool = False  # events in which an action had a part
 
@@ -57,15 +67,7 @@ class TOCASharedReading(ByEvent):
     Source: our reading of arXiv 2610.02847, of which we know the abstract.
     """
 
-    card: ClassVar[Card] = Card(
-        name="toca_shared_reading",
-        title="TOCA, shared schedules",
-        source="our reading of arXiv 2610.02847",
-        evidence="reading",
-        granularity="agent",
-        methodology="monte carlo",
-        needs=frozenset({"event", "event_exogenous"}),
-    )
+    card: ClassVar[Card] = replace(CARD, name="toca_shared_reading", title="TOCA, shared schedules")
 
     mixed: Literal["split", "error"] = "split"  # of a group with several schedules
 
@@ -77,15 +79,9 @@ class TOCASharedReading(ByEvent):
         """Credit for every turn of the batch."""
         agents = batch.agents()
         total = returns.totals(batch.reward, agents)
-        pool = self.strata(batch, agents)
-        mixed = self._mixed(batch, agents)
-        advantage = self.settle(baselines.centre(total, pool), total, pool, batch)
-        return turn_credit(
-            batch,
-            advantage,
-            components=ledger(total, advantage),
-            stats=baselines.pool_statistics(total, pool) | {"mixed_groups": mixed},
-        )
+        stratum = self.strata(batch, agents)
+        mixed = {"mixed_groups": self._mixed(batch, agents)}
+        return self.difference(total, baselines.centre(total, stratum), stratum, batch, mixed)
 
     def _mixed(self, batch: TurnBatch, agents: Chains) -> float:
         """How many cells of `by` hold several schedules."""
@@ -122,15 +118,7 @@ class TOCAStratifiedReading(ByEvent):
     Source: our reading of arXiv 2610.02847, of which we know the abstract.
     """
 
-    card: ClassVar[Card] = Card(
-        name="toca_stratified_reading",
-        title="TOCA, event strata",
-        source="our reading of arXiv 2610.02847",
-        evidence="reading",
-        granularity="agent",
-        methodology="monte carlo",
-        needs=frozenset({"event", "event_exogenous"}),
-    )
+    card: ClassVar[Card] = replace(CARD, name="toca_stratified_reading", title="TOCA, event strata")
 
     kappa: float  # κ, in units that are counted
     enough: float | None = None  # units at which a stratum stands by itself; None = never
@@ -194,15 +182,7 @@ class TOCALooReading(ByEvent):
     Source: our reading of arXiv 2610.02847, of which we know the abstract.
     """
 
-    card: ClassVar[Card] = Card(
-        name="toca_loo_reading",
-        title="TOCA, leave one out",
-        source="our reading of arXiv 2610.02847",
-        evidence="reading",
-        granularity="agent",
-        methodology="monte carlo",
-        needs=frozenset({"event", "event_exogenous"}),
-    )
+    card: ClassVar[Card] = replace(CARD, name="toca_loo_reading", title="TOCA, leave one out")
 
     def __post_init__(self) -> None:
         Grouped.__post_init__(self)
@@ -214,10 +194,5 @@ class TOCALooReading(ByEvent):
         agents = batch.agents()
         total = returns.totals(batch.reward, agents)
         stratum = self.strata(batch, agents)
-        advantage = self.settle(baselines.leave_one_out(total, stratum), total, stratum, batch)
-        return turn_credit(
-            batch,
-            advantage,
-            components=ledger(total, advantage),
-            stats=baselines.pool_statistics(total, stratum),
-        )
+        others = baselines.leave_one_out(total, stratum)
+        return self.difference(total, others, stratum, batch)

@@ -56,7 +56,7 @@ class TreeBackupReading(Grouped):
         total = returns.totals(batch.reward, agents)
         pool = self.pool(batch, agents)
         leaf = self.standardise(total, pool, batch, ddof=self.ddof, epsilon=self.epsilon)
-        backed_up, _ = trees.values(tree, batch, leaf, self.average)
+        backed_up = trees.worth(tree, leaf, self.average)
         return turn_credit(
             batch,
             backed_up,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import ClassVar
 
 import numpy as np
@@ -13,6 +13,17 @@ from marl_llm.credit.card import Card
 from marl_llm.credit.given import NOTHING, Given
 from marl_llm.credit.grouped import Grouped
 from marl_llm.credit.segments import Array, Chains, cells, sums
+
+CARD = Card(
+    name="tree_grpo",
+    title="Tree-GRPO",
+    source="arXiv 2509.21240",
+    evidence="code",
+    granularity="response",
+    methodology="monte carlo",
+    needs=frozenset({"node", "tree"}),
+    cost="trees of rollouts",
+)
 
 
 def copies(batch: TurnBatch) -> tuple[baselines.Pool, Array]:
@@ -39,17 +50,47 @@ def copies(batch: TurnBatch) -> tuple[baselines.Pool, Array]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TreeGRPO(Grouped):
-    """What both forms share: leaves, trees, and GRPO's z. Not a rule itself."""
+    """What both forms share: GRPO's z over a group, and again in each tree. Not a rule itself."""
+
+    in_sequence: ClassVar[bool]  # what is standardised in a tree: z of the group, or the returns
 
     ddof: int = 1  # of the standard deviations
     epsilon: float = 1e-6  # added to them, in units of reward
+    lone_tree: baselines.Singleton  # an episode alone in its tree: "raw" keeps what it had
 
     def __post_init__(self) -> None:
         Grouped.__post_init__(self)
-        checks.one_of(f"{self.card.name}.ddof", self.ddof, (0, 1))
-        checks.within(f"{self.card.name}.epsilon", self.epsilon, 0.0)
+        name = self.card.name
+        checks.one_of(f"{name}.ddof", self.ddof, (0, 1))
+        checks.within(f"{name}.epsilon", self.epsilon, 0.0)
+        checks.one_of(f"{name}.lone_tree", self.lone_tree, checks.SINGLETON_RULES)
 
-    def against(
+    def estimate(self, batch: TurnBatch, given: Given = NOTHING) -> Credit:
+        """Credit for every turn of the batch."""
+        agents = batch.agents()
+        total = returns.totals(batch.reward, agents)
+        inter, group = self._against(total, batch, agents, self.by, self.singleton)
+        intra, tree = self._against(
+            inter if self.in_sequence else total, batch, agents, (*self.by, "tree"), self.lone_tree
+        )
+        leaf = {"group": inter, "tree": intra - inter if self.in_sequence else intra}
+        decisions, weight = copies(batch)
+        shared = {
+            name: baselines.mean(part, decisions)[decisions.cell] for name, part in leaf.items()
+        }
+        return turn_credit(
+            batch,
+            shared["group"] + shared["tree"],
+            components=shared,
+            stats={
+                "groups": float(np.sum(group.count > 0)),
+                "trees": float(np.sum(tree.count > 0)),
+                "lone_trees": float(np.sum(tree.count == 1)),
+            },
+            weight=weight,
+        )
+
+    def _against(
         self,
         x: Array,
         batch: TurnBatch,
@@ -72,28 +113,6 @@ class TreeGRPO(Grouped):
         few = baselines.alone(pool)
         return baselines.settle(z, raw, few, alone, batch.lengths > 0), pool
 
-    def credit(
-        self, batch: TurnBatch, parts: dict[str, Array], pools: tuple[baselines.Pool, ...]
-    ) -> Credit:
-        """Credit of the turns from parts that add up to the credit of their episodes."""
-        decisions, weight = copies(batch)
-        shared = {
-            name: baselines.mean(part, decisions)[decisions.cell] for name, part in parts.items()
-        }
-        group, tree = pools
-        trees = int(np.sum(tree.count > 0))
-        return turn_credit(
-            batch,
-            sum(shared.values(), np.zeros(len(batch))),
-            components=shared,
-            stats={
-                "groups": float(np.sum(group.count > 0)),
-                "trees": float(trees),
-                "lone_trees": float(np.sum(tree.count == 1)),
-            },
-            weight=weight,
-        )
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TreeGRPOSequential(TreeGRPO):
@@ -111,30 +130,12 @@ class TreeGRPOSequential(TreeGRPO):
     Source: code of Tree-GRPO (AMAP-ML/Tree-GRPO, advantage "tree_2norm"), arXiv 2509.21240.
     """
 
-    card: ClassVar[Card] = Card(
-        name="tree_grpo_sequential",
-        title="Tree-GRPO, in sequence",
-        source="arXiv 2509.21240",
-        evidence="code",
-        granularity="response",
-        methodology="monte carlo",
-        needs=frozenset({"node", "tree"}),
-        cost="trees of rollouts",
+    card: ClassVar[Card] = replace(
+        CARD, name="tree_grpo_sequential", title="Tree-GRPO, in sequence"
     )
+    in_sequence: ClassVar[bool] = True
 
     lone_tree: baselines.Singleton = "raw"  # an episode alone in its tree: "raw" keeps z
-
-    def __post_init__(self) -> None:
-        TreeGRPO.__post_init__(self)
-        checks.one_of("tree_grpo_sequential.lone_tree", self.lone_tree, checks.SINGLETON_RULES)
-
-    def estimate(self, batch: TurnBatch, given: Given = NOTHING) -> Credit:
-        """Credit for every turn of the batch."""
-        agents = batch.agents()
-        total = returns.totals(batch.reward, agents)
-        z, group = self.against(total, batch, agents, self.by, self.singleton)
-        advantage, tree = self.against(z, batch, agents, (*self.by, "tree"), self.lone_tree)
-        return self.credit(batch, {"group": z, "tree": advantage - z}, (group, tree))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -153,27 +154,7 @@ class TreeGRPOSum(TreeGRPO):
     Source: code of Tree-GRPO (AMAP-ML/Tree-GRPO, advantage "tree"), arXiv 2509.21240.
     """
 
-    card: ClassVar[Card] = Card(
-        name="tree_grpo_sum",
-        title="Tree-GRPO, as a sum",
-        source="arXiv 2509.21240",
-        evidence="code",
-        granularity="response",
-        methodology="monte carlo",
-        needs=frozenset({"node", "tree"}),
-        cost="trees of rollouts",
-    )
+    card: ClassVar[Card] = replace(CARD, name="tree_grpo_sum", title="Tree-GRPO, as a sum")
+    in_sequence: ClassVar[bool] = False
 
     lone_tree: baselines.Singleton = "zero"  # an episode alone in its tree; the code has "raw"
-
-    def __post_init__(self) -> None:
-        TreeGRPO.__post_init__(self)
-        checks.one_of("tree_grpo_sum.lone_tree", self.lone_tree, checks.SINGLETON_RULES)
-
-    def estimate(self, batch: TurnBatch, given: Given = NOTHING) -> Credit:
-        """Credit for every turn of the batch."""
-        agents = batch.agents()
-        total = returns.totals(batch.reward, agents)
-        inter, group = self.against(total, batch, agents, self.by, self.singleton)
-        intra, tree = self.against(total, batch, agents, (*self.by, "tree"), self.lone_tree)
-        return self.credit(batch, {"group": inter, "tree": intra}, (group, tree))

@@ -65,12 +65,13 @@ class TreeMem(Grouped):
         agents = batch.agents()
         tree = trees.grow(batch)
         total = returns.totals(batch.reward, agents)
-        worth, front = trees.values(tree, batch, total)
         siblings = trees.siblings(tree, batch)
         if self.against == "parent":
+            worth, front = trees.values(tree, batch, total)
             advantage = worth - front
             components = ledger(worth, advantage)
         else:
+            worth = trees.worth(tree, total)
             cell = self.pool(batch, agents).cell
             weight = tree.first.astype(np.float64)
             pool = baselines.Pool(cell, weight, sums(weight, cell, int(cell.max(initial=-1)) + 1))

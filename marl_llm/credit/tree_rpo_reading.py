@@ -52,7 +52,7 @@ class TreeRPOReading:
         """Credit for every turn of the batch."""
         tree = trees.grow(batch)
         total = returns.totals(batch.reward, batch.agents())
-        worth, _ = trees.values(tree, batch, total, self.average)
+        worth = trees.worth(tree, total, self.average)
         siblings = trees.siblings(tree, batch)
         compared = baselines.compare(worth, siblings, ddof=self.ddof, epsilon=self.epsilon)
         return turn_credit(

@@ -18,7 +18,17 @@ import numpy as np
 
 from marl_llm.credit import baselines
 from marl_llm.credit.batch import TurnBatch
-from marl_llm.credit.segments import Array, Chains, cells, chains, extremes, firsts, scan_back, sums
+from marl_llm.credit.segments import (
+    Array,
+    Chains,
+    cells,
+    chains_as_they_stand,
+    disagreeing,
+    extremes,
+    firsts,
+    scan_back,
+    sums,
+)
 from marl_llm.credit.tokens import spans
 from marl_llm.credit.tries import alike_first
 from marl_llm.errors import EpisodeError
@@ -38,13 +48,12 @@ class Tree:
     node: Array  # [N] int: state behind the row's decision; meaningless where nothing was sampled
     before: Array  # [N] int: state in front of it; likewise
     first: Array  # [N] bool: one row of each decision, to count it once
-    sampled: Array  # [N] bool
-    front: Array  # [S] int: state in front of each step of an episode, one episode after the other
+    rows: Array  # [R] int: rows that sampled, one episode after the other, in playing order
+    step: Array  # [R] int: their step; what agents did at once is one
+    front: Array  # [S] int: state in front of each step
     behind: Array  # [S] int: state behind it
-    links: Chains  # of the steps of each episode
-    several: Array  # [J] int: the rows that moved with others,
-    at: Array  # [J] int: in these steps
-    walker: Array  # [S] int: the episode of each step, numbered in its order
+    links: Chains  # of the steps of each episode; episodes are numbered in their order
+    states: int  # how many numbers of states there are
 
 
 def grow(batch: TurnBatch) -> Tree:
@@ -58,45 +67,67 @@ def grow(batch: TurnBatch) -> Tree:
             decisions in front of it.
     """
     n = len(batch)
-    episode, _ = cells((batch.episode,), n)
-    group, _ = cells((batch.group,), n)
-    node, nodes = cells((group, batch.column("node")), n)
-    sampled = batch.lengths > 0
-    _check_nodes(batch, node, nodes, sampled)
-
-    rows = np.flatnonzero(sampled)
-    # What agents do at once is one step: its rows have the same state in front of them.
-    moves = chains((episode[rows], batch.turn[rows]), node[rows])
-    rows, step = rows[moves.order], moves.of[moves.order]
+    rows = np.flatnonzero(batch.lengths > 0)
+    node, nodes = _decisions(batch, rows)
+    step, steps = cells((batch.episode[rows], batch.turn[rows]), len(rows))
+    order = np.argsort(step * nodes + node, kind="stable")
+    rows, node, step = rows[order], node[order], step[order]
     first = np.zeros(n, dtype=bool)
-    one_each = firsts(node[rows], nodes)
-    first[rows[one_each[one_each < len(rows)]]] = True
+    first[rows[firsts(node, nodes)]] = True
 
     opens, closes = _borders(step)
-    starts, _ = _borders(episode[rows])
-    behind = nodes + alike_first((node[rows],), np.flatnonzero(starts))[closes]
-    root = behind.max(initial=nodes) + 1 + group[rows[opens]]
-    links = _in_order(episode[rows[opens]])
-    front = np.where(links.before == 0, root, np.append(0, behind)[:-1])
+    opening = rows[opens]
+    behind = _states(node, opens, closes, nodes)
+    links = chains_as_they_stand(*cells((batch.episode[opening],), steps))
+    root, roots = cells((batch.group[opening],), steps)
+    top = int(behind.max(initial=-1)) + 1
+    front = np.where(links.before == 0, top + root, np.append(0, behind)[:-1])
+    _check_histories(batch, rows, node, front[step])
 
-    before = np.zeros(n, dtype=np.int64)
-    before[rows] = front[step]
-    _check_histories(batch, rows, node, before)
+    state, before = np.zeros(n, dtype=np.int64), np.zeros(n, dtype=np.int64)
     # Of several decisions at once each is a state of its own, beside the joint one behind them.
+    state[rows] = np.where(opens & closes, behind[step], node)
+    before[rows] = front[step]
+    return Tree(state, before, first, rows, step, front, behind, links, top + roots)
+
+
+def _decisions(batch: TurnBatch, rows: Array) -> tuple[Array, int]:
+    """The decision of each of some rows, [R] int in 0..K-1; and K."""
+    node, nodes = cells((batch.column("node")[rows],), len(rows))
+    group = batch.group[rows]
+    if len(disagreeing(group, node, nodes)):  # equal numbers in unlike groups are unlike decisions
+        node, nodes = cells((group, node), len(rows))
+    agent = batch.agent[rows]
+    if len(disagreeing(agent, node, nodes)):
+        low, high = extremes(agent, node, nodes)
+        mixed = np.flatnonzero((low < high)[node])[0]
+        row = rows[mixed]
+        first, second = (batch.name("agent", int(a[node[mixed]])) for a in (low, high))
+        raise EpisodeError(
+            f"node {batch.column('node')[row]} of group {batch.group[row]} is a decision "
+            f"of {first!r} and of {second!r}; only copies of one decision carry the same node"
+        )
+    return node, nodes
+
+
+def _states(node: Array, opens: Array, closes: Array, nodes: int) -> Array:
+    """The state behind each step, [S] int.
+
+    Args:
+        node: of the rows, step after step, ascending in a step, [R] int.
+        opens: first row of each step, [R] bool.
+        closes: last row of each step, [R] bool.
+        nodes: how many there are.
+    """
+    # There is one way to a decision, as `_check_histories` makes sure: what was decided last says
+    # what was decided before.
+    behind = node[closes]
     joint = ~(opens & closes)
-    node[rows] = np.where(joint, node[rows], behind[step])
-    return Tree(
-        node=node,
-        before=before,
-        first=first,
-        sampled=sampled,
-        front=front,
-        behind=behind,
-        links=links,
-        several=rows[joint],
-        at=step[joint],
-        walker=episode[rows[opens]],
-    )
+    if np.any(joint):
+        together = alike_first((node[joint],), np.flatnonzero(opens[joint]))
+        behind += nodes  # what was decided alone is another state than the same beside others
+        behind[~opens[closes]] = 2 * nodes + together[closes[joint]]
+    return behind
 
 
 def _borders(chain: Array) -> tuple[Array, Array]:
@@ -106,70 +137,59 @@ def _borders(chain: Array) -> tuple[Array, Array]:
     return starts, ends
 
 
-def _in_order(chain: Array) -> Chains:
-    """Chains whose rows stand one chain behind another, from the start of each to its end."""
-    starts, _ = _borders(chain)
-    of, before = np.cumsum(starts) - 1, _since(starts)
-    length = np.bincount(of)
-    return Chains(of, len(length), np.arange(len(chain)), (length - 1)[of] - before, before)
-
-
-def _since(starts: Array) -> Array:
-    """Rows since the last start, which has 0 itself, [S] int; the first row is a start."""
-    place = np.arange(len(starts))
-    return place - np.maximum.accumulate(np.where(starts, place, 0))
-
-
-def _check_nodes(batch: TurnBatch, node: Array, nodes: int, sampled: Array) -> None:
-    low, high = extremes(batch.agent[sampled], node[sampled], nodes)
-    mixed = np.flatnonzero(sampled & (low < high)[node])
-    if len(mixed):
-        first, second = (batch.name("agent", int(a[node[mixed[0]]])) for a in (low, high))
-        raise EpisodeError(
-            f"node {batch.column('node')[mixed[0]]} of group {batch.group[mixed[0]]} is a decision "
-            f"of {first!r} and of {second!r}; only copies of one decision carry the same node"
-        )
-
-
 def _check_histories(batch: TurnBatch, rows: Array, node: Array, before: Array) -> None:
-    low, _ = extremes(before[rows], node[rows], int(node.max(initial=-1)) + 1)
-    torn = rows[before[rows] > low[node[rows]]]
-    if len(torn):
-        row = torn[0]
-        own = rows[(node[rows] == node[row]) & (batch.episode[rows] == batch.episode[row])]
-        if len(own) > 1:
-            raise EpisodeError(
-                f"node {batch.column('node')[row]} comes twice in episode {batch.episode[row]}; "
-                "every decision of an episode has a node of its own"
-            )
-        same = rows[(node[rows] == node[row]) & (before[rows] == low[node[row]])]
-        here, there = (batch.episode[i] for i in (same[0], row))
-        raise EpisodeError(
-            f"node {batch.column('node')[row]} of group {batch.group[row]} has other nodes before "
-            f"it in episode {here} than in episode {there}; the copies of a decision share all "
-            "that came before"
-        )
-
-
-def _shares(front: Array, behind: Array, links: Chains) -> tuple[Array, Array]:
-    """What an episode weighs in the mean over children, in the states behind and before each step.
-
-        weight = Π 1 / children   over the states from this one to the leaf
-
-    An episode that ends in a state is a child of it, too.
+    """All copies of a decision have the same state in front of them.
 
     Args:
-        front: state before each step, [S] int.
-        behind: state after it, [S] int.
-        links: chains of each episode's steps, one episode after the other.
+        batch: N turns.
+        rows: that sampled, [R] int.
+        node: their decision, [R] int.
+        before: the state in front of it, [R] int.
     """
-    size = int(max(front.max(initial=0), behind.max(initial=0))) + 1
-    one = firsts(behind, size)  # there is one way to every state
-    children = np.bincount(front[one[one < len(front)]], minlength=size)
-    children += np.bincount(behind[links.after == 0], minlength=size)
-    part = 1.0 / np.maximum(children, 1)
-    share = scan_back(np.where(links.after == 0, part[behind], 0.0), part[behind], links)
-    return share, part[front] * share
+    nodes = int(node.max(initial=-1)) + 1
+    if not len(disagreeing(before, node, nodes)):
+        return
+    low = extremes(before, node, nodes)[0][node]
+    torn = np.flatnonzero(before > low)[0]
+    row, copies = rows[torn], node == node[torn]
+    if np.sum(copies & (batch.episode[rows] == batch.episode[row])) > 1:
+        raise EpisodeError(
+            f"node {batch.column('node')[row]} comes twice in episode {batch.episode[row]}; "
+            "every decision of an episode has a node of its own"
+        )
+    other = rows[np.flatnonzero(copies & (before == low[torn]))[0]]
+    raise EpisodeError(
+        f"node {batch.column('node')[row]} of group {batch.group[row]} has other nodes before "
+        f"it in episode {batch.episode[other]} than in episode {batch.episode[row]}; the copies of "
+        "a decision share all that came before"
+    )
+
+
+def worth(tree: Tree, total: Array, average: Average = "episodes") -> Array:
+    """What the row's agent gets on average behind its decision.
+
+        V(d) = Σ_e w_e · R_e / Σ_e w_e   over the episodes e that share decision d
+
+    Args:
+        tree: the decisions.
+        total: R of the row's agent in its episode, the same at all its turns there, [N].
+        average: "episodes", w = 1; or "children", the mean of the means of what comes next, each
+            child counting once whatever has grown below it. Equal in a tree of even growth.
+
+    Returns:
+        V, [N] float64, 0 where nothing was sampled.
+    """
+    # The rows of a decision are all of one agent, and one of each episode that shares it.
+    return _mean_behind(tree, total, _shares(tree, average)[0])
+
+
+def _mean_behind(tree: Tree, total: Array, share: Array) -> Array:
+    """V behind each decision, where its episodes have these weights at its step, [N]."""
+    cell, weight = tree.node[tree.rows], share[tree.step]
+    pool = baselines.Pool(cell, weight, sums(weight, cell, tree.states))
+    out = np.zeros(len(total))
+    out[tree.rows] = baselines.mean(total[tree.rows], pool)[cell]
+    return out
 
 
 def values(
@@ -177,48 +197,64 @@ def values(
 ) -> tuple[Array, Array]:
     """What the row's agent gets on average behind its decision, and in front of it.
 
-        V(s) = Σ_e w_e · R_e / Σ_e w_e   over the episodes e through state s
-
     Args:
         tree: the decisions.
         batch: its N turns.
         total: R of the row's agent in its episode, the same at all its turns there, [N].
-        average: "episodes", w = 1; or "children", the mean of the means of the children of s, each
-            child counting once whatever has grown below it. Equal in a tree of even growth.
+        average: as in `worth`; in front of a decision, over the episodes through the state there.
 
     Returns:
-        V behind and V in front, each [N] float64, meaningless where nothing was sampled. A decision
-        that has no alternative, or only equally good ones, has exactly the same in both.
+        V behind and V in front, each [N] float64, 0 where nothing was sampled. A decision that has
+        no alternative, or only equally good ones, has exactly the same in both.
     """
-    rows = np.flatnonzero(tree.sampled)
-    episode, episodes = cells((batch.episode,), len(batch))
+    agents, walker = batch.agents(), tree.links.of
     # One row per agent, episode by episode.
-    paid = rows[firsts(*cells((episode[rows], batch.agent[rows]), len(rows)))]
-    team = np.bincount(episode[paid], minlength=episodes)
+    place = np.full(agents.count, -1)
+    place[agents.of[tree.rows]] = np.arange(len(tree.rows))
+    place = place[place >= 0]
+    team = np.bincount(walker[tree.step[place]])
     # Every visit of a state by an episode counts for each agent of that episode.
     at_root = tree.links.before == 0
-    visited = np.concatenate((tree.node[tree.several], tree.behind, tree.front[at_root]))
-    visitor = np.concatenate((tree.walker[tree.at], tree.walker, tree.walker[at_root]))
+    visitor = np.concatenate((walker, walker[at_root]))
     each = team[visitor]
-    payee = paid[spans((np.cumsum(team) - team)[visitor], each)]
-    weight = np.ones(len(payee))
-    if average == "children":
-        share, root_share = _shares(tree.front, tree.behind, tree.links)
-        weight = np.repeat(np.concatenate((share[tree.at], share, root_share[at_root])), each)
+    payee = tree.rows[place[spans((np.cumsum(team) - team)[visitor], each)]]
+    visited = np.repeat(np.concatenate((tree.behind, tree.front[at_root])), each)
+    share, root_share = _shares(tree, average)
+    weight = np.repeat(np.concatenate((share, root_share[at_root])), each)
 
     cell, count = cells(
         (
-            np.concatenate((np.repeat(visited, each), tree.node[rows], tree.before[rows])),
-            np.concatenate((batch.agent[payee], batch.agent[rows], batch.agent[rows])),
+            np.concatenate((visited, tree.before[tree.rows])),
+            np.concatenate((batch.agent[payee], batch.agent[tree.rows])),
         ),
-        len(payee) + 2 * len(rows),
+        len(payee) + len(tree.rows),
     )
     visit, asked = cell[: len(payee)], cell[len(payee) :]
     pool = baselines.Pool(visit, weight, sums(weight, visit, count))
-    answer = baselines.mean(total[payee], pool)[asked]
-    behind, front = np.zeros(len(batch)), np.zeros(len(batch))
-    behind[rows], front[rows] = answer[: len(rows)], answer[len(rows) :]
-    return behind, front
+    front = np.zeros(len(batch))
+    front[tree.rows] = baselines.mean(total[payee], pool)[asked]
+    return _mean_behind(tree, total, share), front
+
+
+def _shares(tree: Tree, average: Average) -> tuple[Array, Array]:
+    """What an episode weighs in a mean, in the states behind and in front of each step, [S] each.
+
+        weight = 1                        "episodes"
+        weight = Π 1 / children           "children", over the states from this one to the leaf
+
+    An episode that ends in a state is a child of it, too.
+    """
+    if average == "episodes":
+        return np.ones(len(tree.behind)), np.ones(len(tree.front))
+    front, behind, ends = tree.front, tree.behind, tree.links.after == 0
+    origin = np.full(tree.states, -1)
+    origin[behind] = front  # there is one way to every state
+    children = np.bincount(origin[origin >= 0], minlength=tree.states)
+    children += np.bincount(behind[ends], minlength=tree.states)
+    part = 1.0 / np.maximum(children, 1)
+    last = part[behind]
+    share = scan_back(np.where(ends, last, 0.0), last, tree.links)
+    return share, part[front] * share
 
 
 def siblings(tree: Tree, batch: TurnBatch) -> baselines.Pool:

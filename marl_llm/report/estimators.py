@@ -55,8 +55,10 @@ def markdown(result: Result) -> str:
     settings = result["settings"]
     lines = [
         f"Pairs ranked right / leak / cosine; {settings['groups']} groups of {settings['size']} "
-        f"episodes, seed {settings['seed']}. Dummy agent: its credit over that of the others "
-        f"({', '.join(dummies) or 'there is none'}). Cost: on the first truth that is not refused.",
+        f"episodes, seed {settings['seed']}.",
+        "Dummy agent: its credit over that of the others "
+        f"({', '.join(dummies) or 'there is none'}).",
+        "Cost: on the first truth that is not refused.",
         "",
         "| estimator | " + " | ".join(truths) + " | dummy agent | cost per episode |",
         "|---" * (len(truths) + 3) + "|",
@@ -89,7 +91,13 @@ def _cost(cells: Any) -> str:
     cost = next((cell["cost"] for cell in cells if "cost" in cell), None)
     if cost is None:
         return "–"
-    return ", ".join(f"{x:.3g} {name}" for name, x in cost.items() if x) or "nothing"
+    return ", ".join(_counted(x, name) for name, x in cost.items() if x) or "nothing"
+
+
+def _counted(x: float, name: str) -> str:
+    """So many of what has a plural name; without its s where there is one."""
+    number = f"{x:.3g}"
+    return f"{number} {name.removesuffix('s') if number == '1' else name}"
 
 
 def _width(result: Result) -> str:

@@ -13,7 +13,7 @@ from marl_llm.agents.parsers import Tags
 from marl_llm.agents.role import Role
 from marl_llm.annotate.material import Material, Reach, Voice
 from marl_llm.annotate.replays import Replays
-from marl_llm.credit.batch import from_episodes, turns_of
+from marl_llm.credit.columns import from_episodes, turns_of
 from marl_llm.games.kuhn import KuhnPoker
 from marl_llm.games.outcomes import Scoring
 from marl_llm.games.text_game import TextGame, View

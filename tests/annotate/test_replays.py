@@ -11,7 +11,7 @@ from marl_llm.annotate.agent_ablation import AgentAblation
 from marl_llm.annotate.greedy_return import GreedyReturn
 from marl_llm.annotate.turn_ablation import TurnAblation
 from marl_llm.credit import assign, returns
-from marl_llm.credit.batch import from_episodes
+from marl_llm.credit.columns import from_episodes
 from marl_llm.credit.given import Given
 from marl_llm.credit.vine_ppo import VinePPO
 from marl_llm.errors import EpisodeError

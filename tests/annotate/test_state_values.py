@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from marl_llm.annotate.state_values import StateValues, mean_of_others
 from marl_llm.credit import returns
-from marl_llm.credit.batch import from_episodes
+from marl_llm.credit.columns import from_episodes
 from marl_llm.credit.gae import GAE
 from marl_llm.credit.gae_token import TokenGAE
 from marl_llm.errors import ConfigError

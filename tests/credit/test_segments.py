@@ -9,11 +9,16 @@ from hypothesis import strategies as st
 from marl_llm.credit.segments import (
     cells,
     chains,
+    chains_as_they_stand,
+    disagreeing,
     extremes,
+    first_of,
+    firsts,
     following,
     last_of,
     scan_back,
     sums,
+    turned,
 )
 
 LAW = settings(max_examples=30, deadline=None)
@@ -50,6 +55,14 @@ def test_sums_and_extremes_worked_by_hand():
     assert high.tolist() == [3, -np.inf, -2]
 
 
+def test_the_first_row_of_a_cell_and_rows_that_disagree_with_the_last():
+    # Cell 0 holds rows 1 and 3, cell 1 nothing, cell 2 rows 0 and 2.
+    cell = np.array([2, 0, 2, 0])
+    assert firsts(cell, 3).tolist() == [1, 4, 0]
+    assert disagreeing(np.array([7, 5, 8, 5]), cell, 3).tolist() == [0]
+    assert disagreeing(np.array([8, 5, 8, 5]), cell, 3).tolist() == []
+
+
 def test_chains_follow_the_rank_wherever_the_rows_stand():
     # Episode 7 has ranks 2, 0, 1 in rows 0, 2, 3; episode 5 has row 1 alone.
     links = chains((np.array([7, 5, 7, 7]),), np.array([2, 0, 0, 1]))
@@ -57,6 +70,20 @@ def test_chains_follow_the_rank_wherever_the_rows_stand():
     assert links.after.tolist() == [0, 0, 2, 1]
     assert links.before.tolist() == [2, 0, 0, 1]
     assert following(np.array([10.0, 20, 30, 40]), links, -1.0).tolist() == [-1, -1, 40, 10]
+
+
+@LAW
+@given(KEYS, st.sampled_from([1, 2**17]))
+def test_chains_as_they_stand_are_ranked_by_row(pairs, spare):
+    cell, count = cells(columns(pairs), len(pairs))
+    expected = chains((cell,), np.arange(len(cell)))
+    got = chains_as_they_stand(cell, count + spare)  # cells without rows do no harm
+    for name in ("of", "order", "after", "before"):
+        assert getattr(got, name).tolist() == getattr(expected, name).tolist()
+    back = turned(got)
+    x = np.arange(len(cell)) * 1.0
+    previous = [next((j for j in range(i)[::-1] if cell[j] == cell[i]), -1) for i in range(len(x))]
+    assert following(x, back, -1.0).tolist() == previous
 
 
 def test_scan_worked_by_hand():
@@ -92,11 +119,13 @@ def test_equal_chains_are_bitwise_equal_whatever_stands_beside_them(seed, length
 
 
 @LAW
-@given(KEYS, st.integers(0, 2**32 - 1))
-def test_the_last_of_some_rows(pairs, seed):
+@given(KEYS, st.integers(0, 2**32 - 1), st.sampled_from([0.5, 1.0]))
+def test_the_first_and_the_last_of_some_rows(pairs, seed, share):
     key, rank = columns(pairs)
-    chosen = np.random.default_rng(seed).random(len(key)) < 0.5
+    chosen = np.random.default_rng(seed).random(len(key)) < share
     links = chains((key,), rank)
     rows = [i for i in links.order.tolist() if chosen[i]]
     last = {int(key[i]): i for i in rows}  # a later one takes the place of an earlier one
+    first = {int(key[i]): i for i in rows[::-1]}
     assert np.flatnonzero(last_of(chosen, links)).tolist() == sorted(last.values())
+    assert np.flatnonzero(first_of(chosen, links)).tolist() == sorted(first.values())

@@ -8,7 +8,8 @@ import pytest
 import torch
 from transformers import Qwen3Config, Qwen3ForCausalLM
 
-from marl_llm.credit.batch import Credit, TurnBatch, from_episodes, turns_of
+from marl_llm.credit.batch import Credit, TurnBatch
+from marl_llm.credit.columns import from_episodes, turns_of
 from marl_llm.errors import ConfigError, EpisodeError, TrainingError
 from marl_llm.learn.aggregation import Aggregation
 from marl_llm.learn.importance import Correction

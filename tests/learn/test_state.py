@@ -7,7 +7,8 @@ import pytest
 import torch
 from transformers import Qwen3Config, Qwen3ForCausalLM
 
-from marl_llm.credit.batch import Credit, from_episodes, turns_of
+from marl_llm.credit.batch import Credit
+from marl_llm.credit.columns import from_episodes, turns_of
 from marl_llm.errors import CheckpointError, ConfigError, ModelError
 from marl_llm.learn import checkpoints
 from marl_llm.learn.learner import Learner, LearnerSettings

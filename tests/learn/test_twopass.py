@@ -9,7 +9,8 @@ import pytest
 import torch
 from transformers import Qwen3Config, Qwen3ForCausalLM
 
-from marl_llm.credit.batch import Credit, from_episodes, turns_of
+from marl_llm.credit.batch import Credit
+from marl_llm.credit.columns import from_episodes, turns_of
 from marl_llm.credit.dr_grpo import DrGRPO
 from marl_llm.errors import ConfigError
 from marl_llm.learn.aggregation import Aggregation

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from marl_llm.credit.batch import from_episodes
+from marl_llm.credit.columns import from_episodes
 from marl_llm.errors import CheckpointError, EpisodeError
 from marl_llm.report.episodes import (
     advantages_by_turn,

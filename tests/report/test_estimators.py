@@ -26,7 +26,7 @@ RESULT = {
     "estimators": {"worse": {}, "better": {}, "shy": {}, "sick": {}},
     "cells": {
         "oracle": {"and": cell(1.0, 0.0, 1.0), "team": cell(1.0, 0.0, 1.0, 0.0)},
-        "worse": {"and": cell(0.6), "team": cell(0.7, dummy=1.0)},
+        "worse": {"and": cell(0.6, rollouts=0.125, judgements=1.0), "team": cell(0.7, dummy=1.0)},
         "better": {"and": cell(0.9, forwards=9), "team": cell(0.8, None, dummy=0.25, forwards=9)},
         "shy": {"and": cell(0.5, cosine=-0.001), "team": {"refused": "it needs a signal"}},
         "sick": {"and": {"failed": "KeyError: 'x'"}, "team": {"failed": "KeyError: 'x'"}},
@@ -44,7 +44,7 @@ def test_markdown():
     rows = {line.split(" | ")[0].removeprefix("| "): line for line in lines if line[:2] == "| "}
     assert rows["better"] == "| better | .90 / .50 / -.25 | .80 / – / -.25 | .25 | 9 forwards |"
     assert rows["oracle"].startswith("| oracle | 1.00 / .00 / 1.00 |")
-    assert rows["worse"].endswith("| 1.00 | nothing |")
+    assert rows["worse"].endswith("| 1.00 | 1 judgement, 0.125 rollouts |")
     assert rows["shy"] == "| shy | .50 / .50 / .00 | refused | – | nothing |"
     assert rows["sick"] == "| sick | failed | failed | – | – |"
     assert len({line.count("|") for line in lines if line.startswith("|")}) == 1
