@@ -106,7 +106,7 @@ def ours(job: dict[str, Any]) -> dict[str, float]:
         collected = runtime.wait()
         assert isinstance(collected, Collected)
         episodes = collected.episodes
-        runtime.learn("main", len(episodes))
+        runtime.learn("main", update)
         runtime.wait()
         tokens += sampled(episodes)
         turns += sum(len(episode.turns) for episode in episodes)

@@ -107,11 +107,12 @@ class Journal:
 
     def learned(self, update: int, collected: Collected, lessons: Mapping[str, Lesson]) -> None:
         """An update is done: its games were played, and every policy has learned from them."""
-        episodes = collected.episodes
+        episodes = [episode for episode in collected.episodes if episode.void is None]
         for policy, lesson in lessons.items():
-            check_groups(update, policy, lesson, episodes)
+            check_groups(update, policy, lesson, collected.episodes)
         self._tokens += sum(len(turn.ids) for episode in episodes for turn in episode.turns)
         metrics = rollout_metrics(episodes, collected.seconds)
+        metrics["rollout/all/void_share"] = 1 - len(episodes) / len(collected.episodes)
         for policy, lesson in lessons.items():
             metrics |= learning_metrics(policy, lesson)
         now = time.monotonic()
@@ -210,7 +211,8 @@ class Journal:
     ) -> None:
         advantages: dict[TurnKey, Sequence[float]] = {}
         for policy, lesson in lessons.items():
-            advantages |= advantages_by_turn(episodes, policy, lesson.advantages.tolist())
+            of_it = [episode for episode in episodes if episode.group in set(lesson.groups)]
+            advantages |= advantages_by_turn(of_it, policy, lesson.advantages.tolist())
         kept = kept_games(episodes, self._run.run.episodes)
         write_episodes(self._dir, update, kept, self._decoders, advantages)
 
@@ -221,7 +223,10 @@ def check_groups(update: int, policy: str, lesson: Lesson, episodes: Sequence[Ep
     Raises:
         TrainingError: naming the groups that it lacks, or that belong to another update.
     """
-    played, learned = {episode.group for episode in episodes}, set(lesson.groups)
+    sizes = Counter(episode.group for episode in episodes)
+    good = Counter(episode.group for episode in episodes if episode.void is None)
+    played = {group for group, size in sizes.items() if good[group] >= min(2, size)}
+    learned = set(lesson.groups)
     if played != learned:
         raise TrainingError(
             f"update {update} of policy {policy!r} learned from other games than were played for "

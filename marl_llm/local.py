@@ -31,7 +31,7 @@ class LocalRuntime:
         self._makers = run.makers()
         self._idle: dict[str, list[Game]] = {}
         self._seats = team.seats(run, run_dir)
-        self._store = SqliteStore(":memory:", time.time)
+        self._store = SqliteStore(":memory:", time.time, retries=run.rollout.retries)
         self._engines = {name: team.engine(run, run_dir, name) for name in run.policies}
         self._trainers = {
             name: team.trainer(run, run_dir, name, self._engines) for name in run.policies
@@ -65,15 +65,9 @@ class LocalRuntime:
         )
         self._done.append(Collected(update, episodes, time.monotonic() - began))
 
-    def learn(self, policy: str, episodes: int) -> None:
-        """Claim that many episodes, whole groups, update the policy once, publish its weights.
-
-        Raises:
-            TrainingError: fewer fresh episodes wait.
-        """
-        lesson, claim = team.learn(
-            self._run, self._trainers[policy], self._store, episodes, math.inf
-        )
+    def learn(self, policy: str, update: int) -> None:
+        """Claim the games of an update, update the policy once, publish its weights."""
+        lesson, claim = team.learn(self._run, self._trainers[policy], self._store, update, math.inf)
         self._store.acknowledge(policy, claim)
         self._publish(policy)
         self._done.append(Learned(lesson))

@@ -28,7 +28,7 @@ class Collected:
 
 @dataclass(frozen=True, slots=True)
 class Learned:
-    """A policy has learned from the oldest update that it had not learned from."""
+    """A policy has learned from the games of an update."""
 
     lesson: Lesson
 
@@ -46,8 +46,8 @@ class Runtime(Protocol):
     def collect(self, update: int, plans: Sequence[Plan]) -> None:
         """Begin to play these episodes, which go into the store of every policy."""
 
-    def learn(self, policy: str, episodes: int) -> None:
-        """Begin an update: claim that many episodes, whole groups, learn, publish the weights."""
+    def learn(self, policy: str, update: int) -> None:
+        """Begin to learn from the games of an update, all played; the weights are published."""
 
     def wait(self) -> Collected | Learned:
         """The next thing that is done, of all that were begun."""

@@ -40,6 +40,8 @@ class Rollout:
     stall_seconds: float = 600.0  # no reply at all for so long ends the run
     lineups: tuple[tuple[str, ...] | Mapping[str, str], ...] = (("self",),)  # see `rollout.plans`
     shaping: Shaping = field(default_factory=Shaping)
+    retries: int = 3  # of an episode that a failure of the machinery made void
+    groups: Literal["wait", "refill", "partial"] = "refill"  # which are learned from; see the store
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -217,6 +219,7 @@ class RunSettings:
             ("rollout.episodes", self.rollout.episodes, 1),
             ("rollout.group_size", self.rollout.group_size, 1),
             ("rollout.concurrency", self.rollout.concurrency, 1),
+            ("rollout.retries", self.rollout.retries, 0),
             ("runtime.workers", self.runtime.workers, 1),
             ("runtime.threads", self.runtime.threads, 1),
             ("runtime.max_staleness", self.runtime.max_staleness, 0),

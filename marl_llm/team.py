@@ -252,6 +252,9 @@ def collect(
 ) -> list[Episode]:
     """Play planned episodes by the run's rules and put them into the store of every policy.
 
+    What a failure of the machinery made worthless is played again, and put as void if it fails
+    every time.
+
     Args:
         run: the settings.
         makers: of fresh games, by name.
@@ -263,6 +266,13 @@ def collect(
         idle: games kept from one call to the next: to make one costs more than to play it.
     """
     episodes = _play(run, makers, who, engines, plans, idle, run.seed)
+    for _ in range(run.rollout.retries):
+        if not (failed := {one.id for one in episodes if one.void is not None}):
+            break
+        again = [replace(plan, attempt=plan.attempt + 1) for plan in plans if plan.id in failed]
+        plans = [plan for plan in plans if plan.id not in failed] + again
+        played = {one.id: one for one in _play(run, makers, who, engines, again, idle, run.seed)}
+        episodes = [played.get(one.id, one) for one in episodes]
     check_room(episodes, {policy: engine.context for policy, engine in engines.items()})
     size = run.rollout.group_size
     for policy, version in versions.items():
@@ -273,29 +283,41 @@ def collect(
 
 
 def learn(
-    run: RunSettings, trainer: Trainer, store: Store, episodes: int, lease: float
+    run: RunSettings, trainer: Trainer, store: Store, update: int, lease: float
 ) -> tuple[Lesson, int]:
-    """Claim that many episodes, in whole groups, and learn from them; the claim stays open.
+    """Claim the games of an update and learn from them; the claim stays open.
 
     Args:
         run: the settings.
         trainer: of the policy whose topic it is.
         store: has the episodes.
-        episodes: how many.
+        update: whose games, all of which are in the store.
         lease: seconds until others may have them.
 
     Returns:
         The lesson, which also says how far behind the episodes were, and the claim to acknowledge.
 
     Raises:
-        TrainingError: fewer episodes of a fresh enough version wait in the store.
+        TrainingError: none that are fresh enough, in a complete group, wait in the store.
     """
     policy, version = trainer.policy, trainer.learner.version
-    groups = episodes // run.rollout.group_size
-    claim = store.claim(policy, groups, version - run.runtime.max_staleness, lease)
+    count = run.rollout.episodes // run.rollout.group_size
+    claim = None
+    for groups in range(count, 0, -1):  # fewer where all attempts at some have failed
+        claim = store.claim(
+            policy,
+            groups,
+            version - run.runtime.max_staleness,
+            lease,
+            run.rollout.groups,
+            (update + 1) * count,
+        )
+        if claim is not None:
+            break
     if claim is None:
         raise TrainingError(
-            f"fewer than {episodes} fresh episodes wait for policy {policy!r} at version {version}"
+            f"no complete group of fresh episodes of update {update} waits for policy {policy!r} "
+            f"at version {version}"
         )
     latest = {name: store.latest(name) for name in run.policies}
     versions = {name: weights.version for name, weights in latest.items() if weights is not None}

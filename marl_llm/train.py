@@ -89,7 +89,7 @@ def advance(
         for policy in at:
             if policy not in busy and at[policy] in games:
                 busy.add(policy)
-                runtime.learn(policy, run.rollout.episodes)
+                runtime.learn(policy, at[policy])
         match runtime.wait():
             case Collected() as collected:
                 games[collected.update] = collected

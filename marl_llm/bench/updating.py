@@ -137,7 +137,7 @@ def overhead(work: Workload, rounds: int) -> dict[str, float]:
             runtime.collect(update, plans)
             runtime.wait()
         with learning.running():
-            runtime.learn(work.policy, len(plans))
+            runtime.learn(work.policy, update)
             runtime.wait()
         if update:  # the first does not count
             collects.append(collecting.seconds)

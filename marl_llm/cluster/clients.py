@@ -101,10 +101,16 @@ class RemoteStore:
         return insist(lambda: self._actor.room.remote(topic), STORE)
 
     def claim(
-        self, topic: str, groups: int, oldest: int, lease: float, rule: Rule = "wait"
+        self,
+        topic: str,
+        groups: int,
+        oldest: int,
+        lease: float,
+        rule: Rule = "wait",
+        before: int | None = None,
     ) -> Claim | None:
         """As `Store.claim`."""
-        call = partial(self._actor.claim.remote, topic, groups, oldest, lease, rule)
+        call = partial(self._actor.claim.remote, topic, groups, oldest, lease, rule, before)
         try:
             return answer(call(), STORE)
         except EndedError:  # it may have leased what it could not hand over

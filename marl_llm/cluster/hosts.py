@@ -40,10 +40,10 @@ def here(run_dir: Path, what: str) -> None:
 class StoreHost(SqliteStore):
     """The run's store."""
 
-    def __init__(self, run_dir: Path) -> None:
+    def __init__(self, run_dir: Path, retries: int) -> None:
         """Open its file, or make it."""
         here(run_dir, STORE)
-        super().__init__(run_dir / FILE, time.time)
+        super().__init__(run_dir / FILE, time.time, retries=retries)
 
 
 class EngineHost:
@@ -163,21 +163,16 @@ class TrainerHost:
         """How many it gave since the run was started or resumed."""
         return self._lessons
 
-    def learn(self, lessons: int, episodes: int) -> Lesson:
-        """Claim that many fresh episodes, in whole groups, update once, publish.
+    def learn(self, lessons: int, update: int) -> Lesson:
+        """Claim the games of an update, update once, publish.
 
         Args:
             lessons: how many there were before; one that is asked for twice is given again.
-            episodes: of this one.
-
-        Raises:
-            TrainingError: fewer episodes of a fresh enough version wait in the store.
+            update: whose games.
         """
         if self._lessons > lessons:
             return self._last
-        self._last, claim = team.learn(
-            self._run, self._trainer, self._store, episodes, LEASE_SECONDS
-        )
+        self._last, claim = team.learn(self._run, self._trainer, self._store, update, LEASE_SECONDS)
         self._lessons += 1
         self._keep(claim)
         self._store.acknowledge(self._policy, claim)

@@ -94,7 +94,7 @@ class RayRuntime:
             discard(run_dir / FILE)  # a checkpoint says what is to be in it
             for left in (recovery.FOLDER, WEIGHTS, PROCESSES):
                 shutil.rmtree(run_dir / left, ignore_errors=True)
-            self._keeper = _actor(StoreHost, STORE).remote(run_dir)
+            self._keeper = _actor(StoreHost, STORE).remote(run_dir, run.rollout.retries)
             self._store = RemoteStore()
             self._servers = {
                 name: _actor(EngineHost, engine_of(name), share[name]).remote(
@@ -157,13 +157,13 @@ class RayRuntime:
                 update,
             )
 
-    def learn(self, policy: str, episodes: int) -> None:
-        """Let the policy's trainer learn from that many episodes and publish its weights."""
+    def learn(self, policy: str, update: int) -> None:
+        """Let the policy's trainer learn from the games of an update and publish its weights."""
         trainer, lessons = self._trainers[policy], self._lessons[policy]
         self._begin(
             f"the trainer of {policy}",
             trainer,
-            partial(trainer.learn.remote, lessons, episodes),
+            partial(trainer.learn.remote, lessons, update),
             None,
         )
         self._lessons[policy] += 1

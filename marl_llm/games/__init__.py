@@ -53,6 +53,9 @@ class Game(Protocol):
     def outcomes(self) -> Mapping[str, Outcome]:
         """How it ended for each agent; empty while the game goes on."""
 
+    def void(self) -> str | None:
+        """Why a failure of the machinery made a finished episode worthless; None = it counts."""
+
     def accepts(self, agent: str, action: str) -> bool:
         """Whether the rules allow this action to an agent who is to move."""
 

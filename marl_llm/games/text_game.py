@@ -230,6 +230,14 @@ class TextGame(AECEnv[str, dict[str, Any], Any]):
         """The turn, counted from the start, that called this agent; None = nobody did."""
         return None
 
+    def void(self) -> str | None:
+        """Why a failure of the machinery made the episode worthless; None = it counts.
+
+        A game that knows such failures ends at once when one happens, whatever anybody did. Reset
+        with the option ``attempt``, 1 and so on, it meets others.
+        """
+        return None
+
     def stand_in(self, agent: str, fault: Outcome) -> str | None:
         """What `play` is given in the place of a fault; None = the fault ends the game."""
         return None

@@ -246,7 +246,7 @@ class _Loop:
                 f"episode {plan.id} of {plan.game} seats {', '.join(plan.players) or 'nobody'}; "
                 f"its agents are {', '.join(game.possible_agents)}"
             )
-        game.reset(plan.seed)
+        game.reset(plan.seed, {"attempt": plan.attempt} if plan.attempt else None)
         gap = game.gap() if self._shaping.active else 0.0
         table = _Table(plan, game, gap, time.monotonic())
         for turn in plan.opening:
@@ -381,5 +381,6 @@ class _Loop:
             outcomes=outcomes,
             terminated=Outcome.TRUNCATED not in outcomes.values(),
             seconds=time.monotonic() - table.started,
+            void=game.void(),
         )
         self._idle.setdefault(plan.game, []).append(game)

@@ -79,7 +79,13 @@ class Store(Protocol):
         """How many records of new groups the topic would take now."""
 
     def claim(
-        self, topic: str, groups: int, oldest: int, lease: float, rule: Rule = "wait"
+        self,
+        topic: str,
+        groups: int,
+        oldest: int,
+        lease: float,
+        rule: Rule = "wait",
+        before: int | None = None,
     ) -> Claim | None:
         """Lease the complete groups of the lowest numbers, None while there are fewer than so many.
 
@@ -103,6 +109,7 @@ class Store(Protocol):
             oldest: version.
             lease: seconds until others may claim them.
             rule: when a group is complete.
+            before: number of the first group that is not asked for; None = all are.
         """
 
     def acknowledge(self, topic: str, claim: int) -> None:

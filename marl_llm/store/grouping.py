@@ -57,12 +57,15 @@ def give_up(db: sqlite3.Connection, topic: str, rule: Rule, now: float) -> None:
     close(db, topic, [number for (number,) in hopeless.fetchall()], "given_up")
 
 
-def complete(db: sqlite3.Connection, topic: str, count: int, rule: Rule, now: float) -> list[int]:
+def complete(
+    db: sqlite3.Connection, topic: str, count: int, rule: Rule, now: float, before: int | None
+) -> list[int]:
     """The free groups of the lowest numbers that are complete, at most so many."""
     rows = db.execute(
         f"SELECT number FROM groups WHERE {FREE}"
-        f" AND good + {EXCUSED[rule]} = size AND {ENOUGH} ORDER BY number LIMIT ?",
-        (topic, now, count),
+        f" AND good + {EXCUSED[rule]} = size AND {ENOUGH} AND number < COALESCE(?, number + 1)"
+        " ORDER BY number LIMIT ?",
+        (topic, now, before, count),
     )
     return [number for (number,) in rows]
 

@@ -58,7 +58,13 @@ class SqliteStore:
         return max(self._capacity - places(self._db, topic), 0)
 
     def claim(
-        self, topic: str, groups: int, oldest: int, lease: float, rule: Rule = "wait"
+        self,
+        topic: str,
+        groups: int,
+        oldest: int,
+        lease: float,
+        rule: Rule = "wait",
+        before: int | None = None,
     ) -> Claim | None:
         """As `Store.claim`."""
         if rule not in grouping.EXCUSED:
@@ -69,7 +75,7 @@ class SqliteStore:
         with self._transaction():
             grouping.forget(self._db, topic, oldest, now)
             grouping.give_up(self._db, topic, rule, now)
-            numbers = grouping.complete(self._db, topic, groups, rule, now)
+            numbers = grouping.complete(self._db, topic, groups, rule, now, before)
             if len(numbers) < groups:
                 return None
             claim = grouping.lease(self._db, topic, numbers, now + lease)

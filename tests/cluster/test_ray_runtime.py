@@ -152,8 +152,8 @@ def collect(runtime, update=0):
     return runtime.wait().episodes
 
 
-def learn(runtime):
-    runtime.learn("main", 16)
+def learn(runtime, update):
+    runtime.learn("main", update)
     return runtime.wait().lesson
 
 
@@ -170,7 +170,7 @@ def test_two_workers_play_the_same_games_up_to_rounding(two_workers, local):
             for turn, same in zip(mine.turns, other.turns, strict=True):
                 assert turn.versions == same.versions
                 assert turn.logprobs == pytest.approx(same.logprobs, abs=1e-5)
-        first, second = learn(runtime).stats, learn(alone).stats
+        first, second = learn(runtime, update).stats, learn(alone, update).stats
         for key in ("learn/loss", "learn/grad_norm", "learn/entropy"):
             assert first[key] == pytest.approx(second[key], abs=1e-4)
 
@@ -238,7 +238,7 @@ def test_a_process_that_is_killed_is_started_anew_and_nothing_is_lost_or_doubled
     kill(run_dir, who)
     episodes = runtime.wait().episodes
     assert [episode.id for episode in episodes] == [plan.id for plan in plans(100 + number)]
-    runtime.learn("main", 16)
+    runtime.learn("main", 100 + number)
     kill(run_dir, who)
     lesson = runtime.wait().lesson
     assert np.isfinite(lesson.stats["learn/loss"])
