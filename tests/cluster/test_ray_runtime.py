@@ -1,5 +1,6 @@
 """The same run in one process and over Ray: the same numbers, and no process that stays."""
 
+import contextlib
 import json
 import os
 import shutil
@@ -223,8 +224,14 @@ def test_clients_of_one_engine_get_their_own_replies(two_workers):
 
 
 def kill(run_dir, who):
-    """kill -9 one of a run's processes."""
-    os.kill(int((run_dir / "processes" / who).read_text()), signal.SIGKILL)
+    """kill -9 one of a run's processes, once it is there."""
+    end = time.monotonic() + 120
+    while time.monotonic() < end:
+        with contextlib.suppress(ProcessLookupError, ValueError):
+            os.kill(int((run_dir / "processes" / who).read_text()), signal.SIGKILL)
+            return
+        time.sleep(0.1)
+    raise AssertionError(f"{who} did not come back")
 
 
 @pytest.mark.ray
