@@ -238,7 +238,7 @@ def _prompts(
 def _counter(policy: Policy, texts: Sequence[str]) -> Callable[[str], int]:
     """Counts the tokens of a text, by the vocabulary that would be built, or by its bytes."""
     if isinstance(policy.model, TinyModel):
-        tokenizer = build_tokenizer(texts, policy.model.vocabulary)
+        tokenizer = build_tokenizer(texts, policy.model.vocabulary, policy.model.tags)
         return lambda text: len(tokenizer.encode(text))
     return lambda text: math.ceil(len(text.encode()) / BYTES_PER_TOKEN)
 
