@@ -328,19 +328,15 @@ class House:
         return " ".join(sentences)
 
     def brief(self, body: Body) -> str:
-        """The same in a few words; receptacles that were not seen are left out."""
+        """The same in a few words: where it is and what lies there first, then what else it saw."""
         layout, place = self.layout, body.place
-        words = [f"at {layout.rooms[body.room]}"]
+        words = ["at"] if len(layout.rooms) == 1 else ["at", layout.rooms[body.room]]
         if place >= 0:
-            words.append(layout.places[place])
-            if not self.opened[place]:
-                words.append("shut")
+            words.append(self._brief_contents(body, place))
         parts = [" ".join(words), " ".join(["hand", *self._brief_of(body, body.hand)])]
-        for n, seen in enumerate(body.seen):
-            if seen:
-                shut = () if self.opened[n] else ("shut",)
-                things = [word for k in self.inside[n] for word in self._brief_of(body, k)]
-                parts.append(" ".join([layout.places[n], *shut, *things]))
+        parts += [
+            self._brief_contents(body, n) for n, seen in enumerate(body.seen) if seen and n != place
+        ]
         return "; ".join(parts)
 
     def _named(self, body: Body, thing: int) -> str:
@@ -350,6 +346,16 @@ class House:
 
     def _brief_of(self, body: Body, thing: int) -> tuple[str, ...]:
         return () if thing < 0 else (self.layout.things[thing], *self.described(body, thing))
+
+    def _brief_contents(self, body: Body, place: int) -> str:
+        words = [self.layout.places[place]]
+        if not body.seen[place]:
+            return f"{words[0]} unopened"
+        if not self.opened[place]:
+            words.append("shut")
+        for thing in self.inside[place]:
+            words += self._brief_of(body, thing)
+        return " ".join(words)
 
     def _contents(self, body: Body, place: int) -> str:
         closed = "" if self.opened[place] else " (closed)"
