@@ -51,7 +51,8 @@ class SubGoalSolver:
 
     def act(self, game: SubGoalGame, agent: str, rng: np.random.Generator) -> str:
         """The next action towards it."""
-        return game.toward(agent, self.intent(game, agent)) or game.sample(agent, rng)
+        goal = self.intent(game, agent)
+        return game.toward(agent, goal) or game.sample(agent, rng)
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +82,8 @@ class Skipper:
 
     def act(self, game: SubGoalGame, agent: str, rng: np.random.Generator) -> str:
         """The next action towards it, or any."""
-        wanted = game.toward(agent, self.intent(game, agent))
+        goal = self.intent(game, agent)
+        wanted = game.toward(agent, goal)
         slips = rng.random() < self.slip
         return game.sample(agent, rng) if slips or wanted is None else wanted
 
@@ -89,8 +91,6 @@ class Skipper:
 _PARTS = 5  # of a task, about which it makes up its mind; more are done without leaving steps out
 
 
-def _check(game: object, who: str) -> None:
+def _check(game: SubGoalGame, who: str) -> None:
     if not hasattr(game, "toward"):
-        raise GameError(
-            f"player {who!r} plays games with sub-goals, and {getattr(game, 'name', game)} is none"
-        )
+        raise GameError(f"player {who!r} plays games with sub-goals, and {game.name} is none")
