@@ -60,14 +60,9 @@ def pursued(episodes: Sequence[Episode], games: Makers, cast: Cast, player: Play
     Raises:
         ConfigError: a role does, and the player has none.
     """
-    planning = {name for name, role in cast.items() if isinstance(role.parser, PlanExecute)}
-    if not planning:
+    planning, planner = _planning(cast), purposeful(cast, player)
+    if planner is None:
         return {}
-    if not isinstance(player, Purposeful):
-        raise ConfigError(
-            f"coldstart.player {player.name!r} pursues no sub-goals, which the role's parser "
-            "PlanExecute has it state; choose one that does, such as household_solver or skipper"
-        )
     tables = {name: make() for name, make in games.items()}
     goals = {}
     for episode in episodes:
@@ -76,8 +71,24 @@ def pursued(episodes: Sequence[Episode], games: Makers, cast: Cast, player: Play
         for number, turn in enumerate(episode.turns):
             if turn.observation.role in planning:
                 telling.go(number)
-                found[number] = player.intent(telling.game, turn.observation.agent)  # type: ignore[arg-type]
+                found[number] = planner.intent(telling.game, turn.observation.agent)  # type: ignore[arg-type]
     return goals
+
+
+def purposeful(cast: Cast, player: Player) -> Purposeful | None:
+    """The player as one who can be asked for sub-goals; None = no role states any.
+
+    Raises:
+        ConfigError: a role does, and the player has none.
+    """
+    if not _planning(cast):
+        return None
+    if not isinstance(player, Purposeful):
+        raise ConfigError(
+            f"coldstart.player {player.name!r} pursues no sub-goals, which the role's parser "
+            "PlanExecute has it state; choose one that does, such as household_solver or skipper"
+        )
+    return player
 
 
 def texts(
@@ -152,6 +163,11 @@ def reply_ids(text: str, role: Role, chat: Chat) -> tuple[int, ...]:
     """A canonical reply as an engine would have sampled it: it ends where sampling would stop."""
     ids = chat.encode(text)
     return ids if role.parser.stop else (*ids, chat.end_id)
+
+
+def _planning(cast: Cast) -> frozenset[str]:
+    """The roles whose replies state sub-goals."""
+    return frozenset(name for name, role in cast.items() if isinstance(role.parser, PlanExecute))
 
 
 def _rules(games: Makers, cast: Cast) -> dict[tuple[str, str], str]:
