@@ -24,6 +24,7 @@ from marl_llm.agents import Player
 from marl_llm.agents.role import Role
 from marl_llm.agents.scripted import Uniform
 from marl_llm.annotate.asking import Asking
+from marl_llm.coldstart import purposeful
 from marl_llm.errors import MarlError
 from marl_llm.footprint import ModelSize, footprint, in_words, size_of
 from marl_llm.games import Game
@@ -239,7 +240,7 @@ def _prompts(
 def _counter(policy: Policy, texts: Sequence[str]) -> Callable[[str], int]:
     """Counts the tokens of a text, by the vocabulary that would be built, or by its bytes."""
     if isinstance(policy.model, TinyModel):
-        tokenizer = build_tokenizer(texts, policy.model.vocabulary)
+        tokenizer = build_tokenizer(texts, policy.model.vocabulary, policy.model.tags)
         return lambda text: len(tokenizer.encode(text))
     return lambda text: math.ceil(len(text.encode()) / BYTES_PER_TOKEN)
 
@@ -329,6 +330,10 @@ def _coldstart(run: RunSettings, name: str, policy: Policy) -> Iterator[Line]:
     faults = [
         fault for game in run.games if (fault := _cannot_play(run, game, cold.player)) is not None
     ]
+    try:
+        purposeful(run.cast(name), cold.player)
+    except MarlError as error:
+        faults.append(str(error))
     text = f"{cold.games} games of {cold.player.name}, then {cold.fit.steps} supervised steps"
     for fault in faults:
         yield Line(f"cold start of {name}", fault, "FAIL")

@@ -74,16 +74,18 @@ def prepare(run: RunSettings, models: Path, stage: Callable[[str], None]) -> Non
     for name, policy in run.policies.items():
         cast = run.cast(name)
         cold = policy.coldstart
-        episodes = []
+        episodes: list[Episode] = []
+        goals: coldstart.Goals = {}
         if cold is not None:
             stage(f"cold start of {name}: scripted games")
             episodes = coldstart.scripted_games(makers, cold.player, cold.games, run.seed)
-        corpus = coldstart.texts(episodes, makers, cast) if policy.model.needs_corpus else []
+            goals = coldstart.pursued(episodes, makers, cast, cold.player)
+        corpus = coldstart.texts(episodes, makers, cast, goals) if policy.model.needs_corpus else []
         model, tokenizer = policy.model.make(corpus, derive(run.seed, "weights", name))
         if cold is not None:
             stage(f"cold start of {name}: supervised training")
             chat = Chat(tokenizer)
-            pairs = coldstart.demonstrations(episodes, makers, cast, chat, cold.thought)
+            pairs = coldstart.demonstrations(episodes, makers, cast, chat, cold.thought, goals)
             fit(model, pairs, cold.fit, seed=derive(run.seed, "fit", name))
         folder = models / name
         model.save_pretrained(folder)

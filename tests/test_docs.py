@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import importlib.util
 import re
 import shlex
@@ -120,3 +121,12 @@ def test_every_trap_has_an_example_that_prints_what_the_page_says(capsys):
         exec(compile(code[1], f"credit_traps.md, {title}", "exec"), names)
         assert [("text", capsys.readouterr().out)] == more or not title, title
     assert len(sections[1::2]) >= 7
+
+
+def test_the_page_on_the_household_shows_what_the_game_does(monkeypatch):
+    monkeypatch.syspath_prepend(str(ROOT / "benchmarks"))
+    parts = importlib.import_module("household_levels").fixed()
+    page = (ROOT / "docs" / "household.md").read_text(encoding="utf-8")
+    for name, part in parts.items():
+        shown = page.partition(f"<!-- {name} -->\n")[2].partition(f"\n<!-- end of {name} -->")[0]
+        assert shown == part, "refresh it: benchmarks/household_levels.py docs/household.md"

@@ -156,3 +156,9 @@ def test_a_model_that_is_not_here_counts_as_declared(monkeypatch):
 )
 def test_bytes_in_words(count, words):
     assert in_words(count) == words
+
+
+def test_a_cold_start_that_states_sub_goals_needs_a_player_who_has_some():
+    words = ("experiment=household_hae", "player@policies.main.coldstart.player=random")
+    assert "pursues no sub-goals" in failing("cold start of main", *words)
+    assert found("experiment=household_hae")["cold start of main"][0] == "ok"

@@ -64,14 +64,14 @@ class Parser(Protocol):
         """The canonical reply; a thought of None is left out, or empty where one must be."""
 
 
-def _move(action: str | None, finish: Finish) -> Move:
+def move_of(action: str | None, finish: Finish) -> Move:
     """The move for an action read from a complete reply (None or "" = not readable)."""
     if action and finish is not Finish.TIME:
         return Move(action)
     return Move(None, _FAULT[finish])
 
 
-def _plain(text: str) -> str:
+def plain(text: str) -> str:
     """Surrounding white space dropped, inner runs of it made one space."""
     return " ".join(text.split())
 
@@ -131,7 +131,7 @@ class Tags:
     def parse(self, reply: str, finish: Finish) -> Move:
         """The action between the answer tags of a well-formed reply, or a fault."""
         blocks = self._blocks(reply)
-        return _move(blocks[1] if blocks else None, finish)
+        return move_of(blocks[1] if blocks else None, finish)
 
     def thought(self, reply: str) -> str | None:
         """The text between the think tags, stripped."""
@@ -184,7 +184,7 @@ class Tags:
         if not text.endswith(closing) or text.count(closing) != 1 or text.count(opening) != 1:
             return None
         before, _, rest = text.partition(opening)
-        action = _plain(rest[: -len(closing)])
+        action = plain(rest[: -len(closing)])
         if not action:
             return None
         opening, closing = f"<{self.think_tag}>", f"</{self.think_tag}>"
@@ -234,11 +234,11 @@ class Boxed:
         """The action in the last box, or a fault."""
         box = _last_box(reply)
         if box is None:
-            return _move(None, finish)
+            return move_of(None, finish)
         start, end = box
         if finish is not Finish.STOP and reply[end + 1 :].strip():
-            return _move(None, finish)
-        return _move(_plain(reply[start:end]), finish)
+            return move_of(None, finish)
+        return move_of(plain(reply[start:end]), finish)
 
     def thought(self, reply: str) -> str | None:
         """The text before the last box, stripped; None when it is empty."""

@@ -15,6 +15,9 @@ very ids that were sampled, so with ``memory: dialogue`` each prompt begins with
 and the reply to it: one training row for the whole episode. With ``thought: strip`` it enters as
 the canonical reply with the same action and no thought (empty if it named no action), and each
 turn is a training row of its own.
+
+With the parser `PlanExecute` a seat also remembers the agent's sub-goal of now, whatever the rules
+say, and ``{subgoal}`` shows it in the next prompt.
 """
 
 from __future__ import annotations
@@ -28,11 +31,12 @@ from typing import Literal
 
 from marl_llm.agents.chat import Chat
 from marl_llm.agents.parsers import Parser, Tags
+from marl_llm.agents.plan_execute import NO_SUBGOAL, Plan, PlanExecute
 from marl_llm.errors import ConfigError, EpisodeError, nearest
 from marl_llm.types import Completion, Finish, Move, Observation, Sampling
 
 _SYSTEM_PLACES = ("rules", "agent", "format")
-_USER_PLACES = ("rules", "agent", "format", "observation", "legal", "brief")
+_USER_PLACES = ("rules", "agent", "format", "observation", "legal", "brief", "subgoal")
 _SHORT = 512  # characters; longer replies hardly ever repeat, so their moves are not cached
 
 
@@ -42,9 +46,10 @@ class Role:
 
     Placeholders of both templates: ``{rules}`` of the game, ``{agent}`` (its name in the game),
     ``{format}`` (the parser's instructions). Of the user template also ``{observation}``,
-    ``{brief}`` (the same in a few words) and ``{legal}`` (the legal actions, separated by
-    commas). A line of the user template that holds ``{legal}`` is left out when they are not
-    listed. An empty system template means no system turn.
+    ``{brief}`` (the same in a few words), ``{legal}`` (the legal actions, separated by commas) and
+    ``{subgoal}`` (that of the parser `PlanExecute`, which needs it there). A line of the user
+    template that holds ``{legal}`` is left out when they are not listed. An empty system template
+    means no system turn.
     """
 
     name: str
@@ -61,6 +66,13 @@ class Role:
         object.__setattr__(self, "_form", self.parser.instructions)
         check_places(f"role {self.name!r}: system", self.system, _SYSTEM_PLACES)
         check_places(f"role {self.name!r}: user", self.user, _USER_PLACES)
+        shown = any(place == "subgoal" for _, place, _, _ in string.Formatter().parse(self.user))
+        if shown != isinstance(self.parser, PlanExecute):
+            raise ConfigError(
+                f"role {self.name!r}: {{subgoal}} stands in the user template if the parser is "
+                f"PlanExecute, and else not; the parser is {type(self.parser).__name__}, the "
+                f"template {self.user!r}"
+            )
         if self.memory not in ("dialogue", "observation") and not (
             type(self.memory) is int and self.memory >= 1
         ):
@@ -89,8 +101,8 @@ class Role:
         """The system turn's text, "" = none."""
         return self.system.format(rules=rules, agent=agent, format=self._form)
 
-    def user_text(self, rules: str, observation: Observation) -> str:
-        """The user turn's text for an observation."""
+    def user_text(self, rules: str, observation: Observation, subgoal: str = NO_SUBGOAL) -> str:
+        """The user turn's text for an observation, with the agent's sub-goal where it has one."""
         legal, template = observation.legal, self.user
         if legal is None or not self.list_legal:
             legal, template = (), _without_legal(template)
@@ -101,13 +113,18 @@ class Role:
             observation=observation.text,
             brief=observation.brief,
             legal=", ".join(legal),
+            subgoal=subgoal,
         )
 
 
 class Seat:
-    """One agent in one episode: ask `prompt`, let an engine sample, hand the reply to `read`."""
+    """One agent in one episode: ask `prompt`, let an engine sample, hand the reply to `read`.
 
-    __slots__ = ("_asked", "_chat", "_exchanges", "_role", "_rules")
+    Attributes:
+        subgoal: the agent's of now, if the role's parser knows such.
+    """
+
+    __slots__ = ("_asked", "_chat", "_exchanges", "_role", "_rules", "subgoal")
 
     def __init__(self, role: Role, chat: Chat, rules: str) -> None:
         """Sit down with nothing remembered.
@@ -118,6 +135,7 @@ class Seat:
             rules: the game's, in words.
         """
         self._role, self._chat, self._rules = role, chat, rules
+        self.subgoal = NO_SUBGOAL
         self._asked: str | None = None  # the user text that waits for its reply
         # (user text, reply ids, does the reply end its own turn)
         self._exchanges: deque[tuple[str, tuple[int, ...], bool]] = deque(maxlen=role.window)
@@ -130,7 +148,7 @@ class Seat:
             note: words behind the user text, which are not remembered.
         """
         role, chat = self._role, self._chat
-        self._asked = role.user_text(self._rules, observation)
+        self._asked = role.user_text(self._rules, observation, self.subgoal)
         user = f"{self._asked}\n{note}" if note else self._asked
         system = role.system_text(self._rules, observation.agent) if role.system else ""
         if not self._exchanges:
@@ -154,30 +172,52 @@ class Seat:
             raise EpisodeError("a reply was read before its prompt was asked for")
         role, chat = self._role, self._chat
         reply = chat.decode(completion.ids)
-        if len(reply) <= _SHORT:
-            move = _parse(role.parser, reply, completion.finish)
-        else:
-            move = role.parser.parse(reply, completion.finish)
+        move, plan = self._understood(reply, completion.finish)
+        if plan is not None:
+            self.subgoal = plan.then(self.subgoal)
         if role.window != 0:
             if role.thought == "keep":
                 kept, closed = completion.ids, chat.closed(completion.ids)
             else:
-                text = "" if move.action is None else role.parser.render(None, move.action)
-                kept, closed = chat.encode(text), False
+                kept, closed = chat.encode(self._bare(move, plan)), False
             self._exchanges.append((self._asked, kept, closed))
         self._asked = None
         return move, reply
 
     def recall(self, observation: Observation, completion: Completion) -> None:
         """Remember an exchange of before, as `prompt` and `read` would have."""
-        if self._role.window != 0:
-            self._asked = self._role.user_text(self._rules, observation)
+        if self._role.window != 0 or isinstance(self._role.parser, PlanExecute):
+            self._asked = self._role.user_text(self._rules, observation, self.subgoal)
             self.read(completion)
+
+    def _understood(self, reply: str, finish: Finish) -> tuple[Move, Plan | None]:
+        """The move of a reply, and its plan if it has one."""
+        parser, short = self._role.parser, len(reply) <= _SHORT
+        if isinstance(parser, PlanExecute):
+            go_on = _go_on if short else PlanExecute.go_on
+            return go_on(parser, self.subgoal, reply, finish)
+        return (_parse(parser, reply, finish) if short else parser.parse(reply, finish)), None
+
+    def _bare(self, move: Move, plan: Plan | None) -> str:
+        """The canonical reply without a thought, behind which the sub-goal is that of now."""
+        parser = self._role.parser
+        if move.action is None:
+            return ""
+        if isinstance(parser, PlanExecute) and plan is not None:
+            return parser.render_plan(None, self.subgoal, move.action, switch=plan.switch)
+        return parser.render(None, move.action)
 
 
 @lru_cache(8192)
 def _parse(parser: Parser, reply: str, finish: Finish) -> Move:
     return parser.parse(reply, finish)
+
+
+@lru_cache(8192)
+def _go_on(
+    parser: PlanExecute, subgoal: str, reply: str, finish: Finish
+) -> tuple[Move, Plan | None]:
+    return parser.go_on(subgoal, reply, finish)
 
 
 @lru_cache(64)

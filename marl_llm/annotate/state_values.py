@@ -81,7 +81,7 @@ class StateValues:
         # What comes after an episode that was cut short is valued like a turn, and counts as none.
         rows = np.concatenate((np.arange(len(batch)), cut))
         counts = np.concatenate((batch.lengths > 0, np.zeros(len(cut)))).astype(np.float64)
-        state = np.concatenate((batch.state_key, _states_behind(material, cut)))
+        state = np.concatenate((batch.state_key, states_behind(material, cut)))
         to_go = returns.to_go(reward, agents, self.gamma)[rows]
         episode = batch.episode[rows]
         own, met = mean_of_others(to_go, counts, (state,), episode)
@@ -99,7 +99,7 @@ class StateValues:
         }
 
 
-def _states_behind(material: Material, rows: Array) -> Array:
+def states_behind(material: Material, rows: Array) -> Array:
     """The state that each of these turns, the last of its agent, leaves the agent in, [R] int.
 
     A state that no turn of the batch met has a number of its own.

@@ -30,9 +30,11 @@ KNOWN: dict[str, Signal] = {
     "value_next": Signal("turn", "V after an agent's last turn, read where cut short",
                          "state_values"),
     "token_value": Signal("token", "V before each sampled token, in reward", "state_values"),
-    "value_high": Signal("turn", "HiPER's V of the planner before the turn", "a critic"),
-    "value_switch": Signal("turn", "HiPER's V of the switch head before the turn", "a critic"),
-    "switch": Signal("turn", "1 where a new sub-goal starts", "the role's parser"),
+    "value_high": Signal("turn", "HiPER's V of the planner before the turn",
+                         "plan_values"),
+    "value_switch": Signal("turn", "HiPER's V of the switch head before the turn",
+                           "plan_values"),
+    "switch": Signal("turn", "1 where a new sub-goal starts", "plan_blocks"),
     "switch_probability": Signal("turn", "probability of a new sub-goal here", "the policy"),
     "value_keep": Signal("turn", "HiPER's V of the executor before the turn, had the old sub-goal "
                          "been kept", "a critic"),
@@ -44,7 +46,7 @@ KNOWN: dict[str, Signal] = {
     "segment": Signal("token", "number of the step a token is in, ascending in a turn; -1 = none",
                       "a splitter"),
     "block": Signal("token", "part of HiPER's reply that a token is in: 0 switch, 1 sub-goal, "
-                    "2 action, -1 none of them", "the role's parser"),
+                    "2 action, -1 none of them", "plan_blocks"),
     "wrong_share": Signal("token", "share of the critiques that call the token's step wrong, in "
                           "[0, 1]", "a judge"),
     "commitment": Signal("token", "1 = the token's segment ends in a right answer, -1 = it leads "

@@ -44,12 +44,14 @@ ESTIMANDS = {
 # Who attaches a signal decides what it is evidence of.
 PLAYED = frozenset({  # only writes down what was sampled, or what the game said
     "a splitter", "evidence extraction", "greedy_return", "the event schedule", "the game",
-    "the learner", "the policy", "the role's parser", "token_statistics",
+    "plan_blocks", "the learner", "the policy", "the role's parser", "token_statistics",
 })  # fmt: skip
 REPLAYED = frozenset({  # plays on, or plays again
     "a tree rollout", "action_values", "agent_ablation", "coalition replays", "turn_ablation",
 })  # fmt: skip
-CRITICS = frozenset({"a critic", "action_values", "state_values"})  # say what is to be expected
+CRITICS = frozenset({  # say what is to be expected
+    "a critic", "action_values", "plan_values", "state_values",
+})  # fmt: skip
 REPLAYS = "replays of the game"  # attached by nobody: the method asks for them itself
 # Compare turns at equal states though no setting of theirs says so.
 BY_STATE = frozenset({"hgpo", "tempo", "tempo_turns_reading"})

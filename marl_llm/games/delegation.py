@@ -198,6 +198,9 @@ class Delegation(TextGame):
     def told(self, call: Call) -> View:
         """All that the agent of a call may know."""
 
+    def leave(self, call: Call) -> None:
+        """What the end of a call changes in the world, before its report is judged: nothing."""
+
     def solve(self, call: Call, rng: np.random.Generator) -> str:
         """A best action for the agent of a call, who may know the truth."""
         raise GameError(f"{self.name} has no solver; give it a `solve`")
@@ -338,6 +341,7 @@ class Delegation(TextGame):
         for each in call.tree():
             if each.open:
                 each.ended = ended if each is call else Outcome.TRUNCATED
+                self.leave(each)
                 self._rights[each.agent] = self._found_right(each)
 
     def _run_out(self, call: Call) -> None:

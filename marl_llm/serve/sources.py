@@ -44,6 +44,7 @@ class TinyModel:
     mlp: int = 192
     context: int = 256  # tokens
     vocabulary: int = 512  # tokens at most
+    tags: tuple[str, ...] = ()  # texts that are one token each, besides the think and answer tags
 
     needs_corpus = True
 
@@ -62,7 +63,7 @@ class TinyModel:
 
     def make(self, corpus: Iterable[str], seed: int) -> Loaded:
         """A fresh model; equal texts and seeds give equal weights."""
-        tokenizer = build_tokenizer(corpus, self.vocabulary)
+        tokenizer = build_tokenizer(corpus, self.vocabulary, self.tags)
         model = build_model(
             tokenizer,
             layers=self.layers,

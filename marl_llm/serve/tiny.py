@@ -6,7 +6,7 @@ texts and a ChatML template. It knows nothing until a cold start has taught it t
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 import torch
@@ -37,7 +37,9 @@ CHATML = (
 )
 
 
-def build_tokenizer(corpus: Iterable[str], vocab_size: int = 512) -> PreTrainedTokenizerFast:
+def build_tokenizer(
+    corpus: Iterable[str], vocab_size: int = 512, tags: Sequence[str] = ()
+) -> PreTrainedTokenizerFast:
     """A byte-level BPE tokenizer of these texts: equal texts give an equal tokenizer.
 
     ChatML's three tokens are special; the think and answer tags are one token each but plain text,
@@ -47,14 +49,15 @@ def build_tokenizer(corpus: Iterable[str], vocab_size: int = 512) -> PreTrainedT
     Args:
         corpus: what the model will read and write. ChatML's tokens and the tags need not be in it.
         vocab_size: tokens at most; fewer when the texts have no more pairs to merge.
+        tags: texts besides the think and answer tags that are one token each.
 
     Raises:
         ModelError: the vocabulary is smaller than the bytes and the tags.
     """
-    if vocab_size < LEAST_VOCABULARY:
-        raise ModelError(
-            f"a byte-level vocabulary needs at least {LEAST_VOCABULARY} tokens, got {vocab_size}"
-        )
+    plain = (*TAGS, *dict.fromkeys(tag for tag in tags if tag not in TAGS))
+    least = LEAST_VOCABULARY + len(plain) - len(TAGS)
+    if vocab_size < least:
+        raise ModelError(f"a byte-level vocabulary needs at least {least} tokens, got {vocab_size}")
     inner = Tokenizer(models.BPE())
     inner.pre_tokenizer = pre_tokenizers.Sequence(
         [
@@ -64,7 +67,7 @@ def build_tokenizer(corpus: Iterable[str], vocab_size: int = 512) -> PreTrainedT
     )
     inner.decoder = decoders.ByteLevel()
     added = [AddedToken(text, special=True, normalized=False) for text in (TEXT_END, START, END)]
-    added += [AddedToken(text, special=False, normalized=False) for text in TAGS]
+    added += [AddedToken(text, special=False, normalized=False) for text in plain]
     trainer = trainers.BpeTrainer(
         vocab_size=vocab_size - len(added),
         min_frequency=2,
@@ -72,7 +75,7 @@ def build_tokenizer(corpus: Iterable[str], vocab_size: int = 512) -> PreTrainedT
         show_progress=False,
     )
     # Sorted: ties between merges must not hang on the order of the texts.
-    inner.train_from_iterator(sorted(_plain(corpus)), trainer=trainer)
+    inner.train_from_iterator(sorted(_pieces(corpus, plain)), trainer=trainer)
     inner.add_tokens(added)
     return PreTrainedTokenizerFast(
         tokenizer_object=inner,
@@ -141,7 +144,7 @@ def save(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, folder: str
     tokenizer.save_pretrained(folder)
 
 
-def _plain(corpus: Iterable[str]) -> Iterable[str]:
+def _pieces(corpus: Iterable[str], tags: Sequence[str]) -> Iterable[str]:
     """The texts between control tokens and tags, which must not be learned as letters.
 
     The template names a speaker before each of them, so those names are part of the language.
@@ -149,6 +152,6 @@ def _plain(corpus: Iterable[str]) -> Iterable[str]:
     for text in corpus:
         yield from SPEAKERS
         pieces = [text]
-        for token in (TEXT_END, START, END, *TAGS):
+        for token in (TEXT_END, START, END, *tags):
             pieces = [part for piece in pieces for part in piece.split(token)]
         yield from (piece for piece in pieces if piece)

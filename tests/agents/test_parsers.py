@@ -5,6 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from marl_llm.agents.parsers import Boxed, Tags
+from marl_llm.agents.plan_execute import PlanExecute
 from marl_llm.errors import ConfigError
 from marl_llm.types import FORFEITS, Finish, Move, Outcome
 
@@ -15,10 +16,20 @@ PARSERS = (
     Tags(opened=True),
     Tags(think_tag="t", answer_tag="a"),
     Boxed(),
+    PlanExecute(),
+    PlanExecute(copied=True),
+    PlanExecute(think="optional"),
+    PlanExecute(think="required", copied=True),
+    PlanExecute(switch_tag="s", subgoal_tag="g", action_tag="a"),
+)
+THOUGHTLESS = (
+    Tags(think="none"),
+    *(parser for parser in PARSERS if isinstance(parser, PlanExecute) and parser.think == "none"),
 )
 FRAGMENTS = (
     "<think>", "</think>", "<answer>", "</answer>", "<t>", "</a>", r"\boxed{", "{", "}", "\x00",
-    "\ufffd", "bet", "Bet", " ", "\n", "<", ">", "/", "\\",
+    "\ufffd", "bet", "Bet", " ", "\n", "<", ">", "/", "\\", "<switch>", "</switch>", "<subgoal>",
+    "</subgoal>", "<action>", "</action>", "KEEP", "SWITCH", "<s>", "</s>", "<g>", "</g>", "<a>",
 )  # fmt: skip
 
 words = st.text(st.characters(exclude_characters="<>{}\\"), min_size=1).map(
@@ -31,7 +42,7 @@ hostile = st.one_of(st.text(), st.lists(st.sampled_from(FRAGMENTS), max_size=12)
 @pytest.mark.parametrize("parser", PARSERS)
 @given(thought=st.none() | words, action=actions)
 def test_a_rendered_action_is_read_back(parser, thought, action):
-    if parser == Tags(think="none"):
+    if parser in THOUGHTLESS:
         thought = None
     reply = parser.render(thought, action)
     assert parser.parse(reply, Finish.STOP) == Move(action)
@@ -140,7 +151,7 @@ def test_thought_before_a_box():
     assert Boxed().thought("nothing") is None
 
 
-@pytest.mark.parametrize("parser", [Tags(), Boxed()])
+@pytest.mark.parametrize("parser", [Tags(), Boxed(), PlanExecute(think="optional")])
 def test_how_sampling_ended(parser):
     whole = parser.render("x", "bet")
     cut = whole[:-3]
@@ -176,6 +187,11 @@ def test_a_cut_reply_with_text_after_its_box_might_have_gone_on_to_another():
         (Boxed(), None, "{a"),
         (Boxed(), None, r"\boxed{a}"),
         (Boxed(), None, ""),
+        (PlanExecute(), None, "a</action>"),
+        (PlanExecute(), None, "<switch>"),
+        (PlanExecute(), None, "a  b"),
+        (PlanExecute(), None, ""),
+        (PlanExecute(think="optional"), "<action>", "a"),
     ],
 )
 def test_what_could_not_be_read_back_is_not_written(parser, thought, action):
@@ -183,7 +199,9 @@ def test_what_could_not_be_read_back_is_not_written(parser, thought, action):
         parser.render(thought, action)
 
 
-@pytest.mark.parametrize("parser", [Tags(), Tags(opened=True), Boxed()])
+@pytest.mark.parametrize(
+    "parser", [Tags(), Tags(opened=True), Boxed(), PlanExecute(think="optional")]
+)
 @pytest.mark.parametrize(
     "text",
     [
@@ -196,6 +214,9 @@ def test_what_could_not_be_read_back_is_not_written(parser, thought, action):
         "\\boxed{" + "{" * 1_000_000,
         "\\boxed{" + "{}" * 500_000,
         "\x00" * 1_000_000,
+        "<switch>" * 150_000,
+        "<switch>KEEP</switch>" + " \n" * 500_000 + "<action>a</action>",
+        "<think>" + "<action" * 150_000 + "</think><switch>KEEP</switch><action>a</action>",
     ],
 )
 def test_a_megabyte_of_tags_takes_linear_time(parser, text):

@@ -8,6 +8,7 @@ from marl_llm.agents.role import Role
 from marl_llm.agents.solvers import Mcts
 from marl_llm.config import build
 from marl_llm.games.connect_four import ConnectFour
+from marl_llm.games.household.single import Household
 from marl_llm.games.kuhn import KuhnPoker
 from marl_llm.games.leduc import LeducPoker
 from marl_llm.games.tictactoe import TicTacToe
@@ -57,6 +58,8 @@ def test_a_player_preset_plays_its_games(path):
         "weak_leduc": [LeducPoker],
         "cfr": [KuhnPoker],
         "nash": [KuhnPoker, LeducPoker],
+        "household_solver": [Household],
+        "skipper": [Household],
     }.get(path.stem, [KuhnPoker, TicTacToe])
     assert player.name == path.stem
     for kind in games:

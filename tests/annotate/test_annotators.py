@@ -9,6 +9,7 @@ import pytest
 import yaml
 
 import marl_llm
+from marl_llm.agents.plan_execute import PlanExecute
 from marl_llm.annotate import attach
 from marl_llm.annotate.state_values import StateValues
 from marl_llm.config import build
@@ -51,13 +52,19 @@ def test_a_signal_names_the_yaml_that_attaches_it(name):
 def test_what_is_attached_is_what_was_said_and_the_same_every_time(
     path, make_material, make_table, tiny, replies
 ):
+    plans = path.stem.startswith("plan_")
+
     def reply(prompt, seed):
         if "You judge" in prompt or "These are the turns" in prompt:
             return "<verdict>none</verdict>"
-        return replies["curious"](prompt, seed)
+        said = replies["curious"](prompt, seed)
+        return f"<switch>KEEP</switch>{said}" if plans else said
 
     _, learner = tiny()
-    material = make_material(make_table(reply), count=6, size=2, probe=learner)
+    role = {"parser": PlanExecute(action_tag="answer"), "user": "{observation} {subgoal}"}
+    material = make_material(
+        make_table(reply), count=6, size=2, probe=learner, **(role if plans else {})
+    )
     annotator = build(yaml.safe_load(path.read_text()))
     batch, again = (attach({"it": annotator}, material, 5) for _ in range(2))
     for name in annotator.signals:

@@ -3,7 +3,7 @@ import torch
 
 from marl_llm.errors import ModelError
 from marl_llm.serve.models import end_ids, load_model
-from marl_llm.serve.tiny import build_model, build_tokenizer, save
+from marl_llm.serve.tiny import LEAST_VOCABULARY, build_model, build_tokenizer, save
 
 CORPUS = [
     "You hold the king. Your opponent bets 12 chips.",
@@ -18,6 +18,19 @@ def test_the_tags_are_one_token_each_and_stay_in_the_text():
     assert tokenizer.decode(ids, skip_special_tokens=True) == text
     for tag in ("<think>", "</think>", "<answer>", "</answer>", "<|im_end|>"):
         assert len(tokenizer.encode(tag, add_special_tokens=False)) == 1
+
+
+def test_tags_of_ones_own_are_one_token_each_too():
+    own = ("<switch>", "</switch>", "<think>")
+    tokenizer = build_tokenizer(CORPUS, tags=own)
+    text = "<switch>KEEP</switch>"
+    ids = tokenizer.encode(text, add_special_tokens=False)
+    assert [tokenizer.decode([ids[0]]), tokenizer.decode([ids[-1]])] == ["<switch>", "</switch>"]
+    assert tokenizer.decode(ids) == text
+    assert len(build_tokenizer(CORPUS, LEAST_VOCABULARY + 2, own)) == LEAST_VOCABULARY + 2
+    with pytest.raises(ModelError, match=str(LEAST_VOCABULARY + 2)):
+        build_tokenizer(CORPUS, LEAST_VOCABULARY + 1, own)
+    assert build_tokenizer(CORPUS, tags=()).get_vocab() == build_tokenizer(CORPUS).get_vocab()
 
 
 def test_control_tokens_are_special():
