@@ -98,8 +98,9 @@ class ToolProcess:
 
     @property
     def pid(self) -> int | None:
-        """Of the worker; None = there is none now."""
-        return None if self._worker is None else self._worker.pid
+        """Of the worker; None = none is alive now."""
+        worker = self._worker
+        return worker.pid if worker is not None and worker.poll() is None else None
 
     def call(self, argument: Mapping[str, Any]) -> Result:
         """Call the tool. Always gives a result, whatever happens to the worker."""
