@@ -9,7 +9,8 @@ is right if it gives the values of one of them:
 
     the codes of those that meet the department's condition, among those that are left so far
     the same among all, if the department has a condition of its own
-    where the last condition lies, how many that are; where sums are asked for, the sum or its parts
+    where the last condition lies, how many that are; where sums are asked for, the sum or its
+    parts, with those that are not known or without
 """
 
 from __future__ import annotations
@@ -90,9 +91,15 @@ SUMS = {
 TOPS = {"pay": "Which of {who} earns the most?", "time": "Which of {who} has worked the longest?"}
 TABLES = {"pay": "wages", "time": "shifts"}
 
-UNKNOWN = (
-    "A wage, a time or a number of pieces that is not known meets no condition and adds nothing."
-)
+CAN_BE_UNKNOWN = {  # what a condition or a measure looks at
+    "wage": "wage",
+    "wages": "wage",
+    "top_wage": "wage",
+    "hours": "time",
+    "top_hours": "time",
+    "pieces": "number of pieces",
+    "kilograms": "number of pieces",
+}
 
 
 def make_question(size: Size, random: Random) -> tuple[World, Question]:
@@ -148,9 +155,11 @@ def _drawn(database: sqlite3.Connection, size: Size, random: Random) -> Question
     who = " and ".join(condition.words for condition in conditions)
     named = names == ("named",)
     group = f"the workers {who}" if named else f"the workers who {who}" if names else "all workers"
+    looked_at = [CAN_BE_UNKNOWN[name] for name in (*names, measure) if name in CAN_BE_UNKNOWN]
     text = f"Of {group}: {MEASURES[measure]}"
-    if names != ("no_wage",):
-        text = f"{text} {UNKNOWN}"
+    if looked_at:
+        what = " or ".join(dict.fromkeys(looked_at))
+        text = f"{text} A {what} that is not known meets no condition and adds nothing."
     brief = ", ".join(condition.brief for condition in conditions) or "all"
     return Question(text, f"{measure}: {brief}", truth, steps)
 
@@ -323,17 +332,21 @@ def _measure_steps(
         table = TABLES[department]
         among = "" if final is None else f" AND worker IN {_listed(final)}"
         known = f"FROM {table} WHERE {column} IS NOT NULL{among}"
-        parts = wanted(_rows(database, f"SELECT worker, {column} {known}"), keyed=True)
+        whole = f"FROM {table} WHERE 1{among}"  # with those that are not known
+        parts = [
+            wanted(_rows(database, f"SELECT worker, {column} {rows}"), keyed=True)
+            for rows in (known, whole)
+        ]
         if measure.startswith("top"):
             query = f"SELECT worker, {column} {known} ORDER BY {column} DESC LIMIT 1"
             rows = _rows(database, query)
             best = wanted(rows, keyed=True), wanted([row[:1] for row in rows], keyed=True)
             task = _asked(TOPS[department], final)
-            return [Step(department, stage, task, query, "w", (*best, parts))]
+            return [Step(department, stage, task, query, "w", (*best, *parts))]
         query = f"SELECT sum({column}) {known}"
         total = wanted(_rows(database, query), keyed=False)
         return [
-            Step(department, stage, _asked(SUMS[department], final), query, "w", (total, parts))
+            Step(department, stage, _asked(SUMS[department], final), query, "w", (total, *parts))
         ]
     return _job_steps(database, final or [], measure, stage)
 
@@ -343,20 +356,24 @@ def _job_steps(
 ) -> list[Step]:
     """Pieces, and what they weigh."""
     who = _who(final)
-    among = f"FROM jobs WHERE worker IN {_listed(final)} AND pieces IS NOT NULL"
+    every = f"FROM jobs WHERE worker IN {_listed(final)}"
+    among = f"{every} AND pieces IS NOT NULL"
     by_item = f"SELECT item, sum(pieces) {among} GROUP BY item"
     parts = _rows(database, by_item)
+    with_unknown = _rows(database, f"SELECT item, sum(pieces) {every} GROUP BY item")
+    right = wanted(parts, keyed=True), wanted(with_unknown, keyed=True)
     if measure == "pieces":
         query = f"SELECT sum(pieces) {among}"
-        right = (wanted(_rows(database, query), keyed=False), wanted(parts, keyed=True))
+        total = wanted(_rows(database, query), keyed=False)
         task = f"How many pieces have {who} made together?"
-        return [Step("jobs", stage, task, query, "i", right)]
+        return [Step("jobs", stage, task, query, "i", (total, *right))]
     items = [item for item, _ in parts]
     weigh = f"SELECT item, grams FROM items WHERE item IN {_listed(items)}"
     task = f"How many pieces of each item have {who} made together?"
-    ask = f"What does a piece weigh in grams of {_one_of('item', 'items', items)}?"
+    each = f"item {items[0]}" if len(items) == 1 else f"each of the items {_words(items)}"
+    ask = f"What is the weight in grams of a piece of {each}?"
     return [
-        Step("jobs", stage, task, by_item, "i", (wanted(parts, keyed=True),)),
+        Step("jobs", stage, task, by_item, "i", right),
         Step("stock", stage + 1, ask, weigh, "i", (wanted(_rows(database, weigh), keyed=True),)),
     ]
 
