@@ -14,9 +14,10 @@ import numpy as np
 
 from marl_llm.errors import GameError
 from marl_llm.games.delegation import Ask, Call, Delegation, Pay, Report, Step, Use
+from marl_llm.games.departments.instructions import APART, clerk_rules, planner_rules
 from marl_llm.games.departments.questions import Step as Needed
 from marl_llm.games.departments.questions import make_question
-from marl_llm.games.departments.reports import NEAR, Items, answers, f1, reported, wanted
+from marl_llm.games.departments.reports import Items, answers, f1, reported, wanted
 from marl_llm.games.departments.world import LEVELS, Department, departments
 from marl_llm.games.text_game import View
 from marl_llm.games.tools import process, sql
@@ -26,7 +27,6 @@ from marl_llm.types import Outcome
 TASK_LIMIT = 600  # characters of a task
 REPORT_LIMIT = 1_000  # characters of a report; what is longer is cut
 STEPS = 200_000  # of SQLite's machine that a query may take
-APART = ";;"  # between the asks of one action
 _CODE = re.compile(r"[a-z][0-9]{1,3}")
 _SQL_TOOL = str(Path(sql.__file__))
 
@@ -73,7 +73,7 @@ class Departments(Delegation):
         super().__init__(
             name="departments",
             seats={"planner": 1, "clerk": size.calls},
-            turns={"planner": size.calls + 1, "clerk": size.turns},
+            turns={"planner": size.planner_turns, "clerk": size.turns},
             pay=pay,
             list_legal=list_legal,
         )
@@ -82,11 +82,11 @@ class Departments(Delegation):
 
     def rules(self) -> str:
         """Rules and actions of both roles."""
-        return f"{self._planner_rules()}\n\n{self._clerk_rules()}"
+        return f"{self.instructions(self.planner)}\n\n{self.instructions('clerk')}"
 
     def instructions(self, role: str) -> str:
         """Each role is told its own part."""
-        return self._planner_rules() if role == self.planner else self._clerk_rules()
+        return planner_rules(self.size) if role == self.planner else clerk_rules(self.size)
 
     # The hooks of Delegation.
 
@@ -347,40 +347,6 @@ class Departments(Delegation):
         brief = [task, *(f"{note.command} = {note.text}" for note in call.notes)]
         whole = "\n".join(text)
         return View(whole, "; ".join(brief), whole)
-
-    def _planner_rules(self) -> str:
-        short = self.size.short
-        task = "CODE" if short else "TASK"
-        asks = (
-            f"`ask DEPARTMENT: {task}` calls a clerk of that department, who looks up that code "
-            "and reports its value."
-            if short
-            else f"`ask DEPARTMENT: {task}` gives a task, in words, to a clerk of that department."
-        )
-        return (
-            "You plan how to answer a question. What you need lies in the tables of departments, "
-            "which you cannot see. Clerks look them up for you: a clerk sees the tables of its own "
-            "department and your task, and nothing else, not even an earlier task. A code, such as "
-            "w12, means the same in all departments.\n"
-            f"Actions: {asks} Several at once stand apart by ` {APART} `, as in "
-            f"`ask DEPARTMENT: {task} {APART} ask DEPARTMENT: {task}`; they work side by side. You "
-            f"can call {self._seats['clerk']} clerks in all, and have {self._turns[self.planner]} "
-            "turns. `answer: VALUE` ends it, with one number or one code and nothing else that "
-            f"could be taken for one; a number may be wrong by {NEAR:g}."
-        )
-
-    def _clerk_rules(self) -> str:
-        size = self.size
-        get = "`get CODE` shows what your tables have on a code. " if size.short else ""
-        return (
-            "You are a clerk of one department of a firm, and are given a task. Find in your "
-            "tables what it asks for and report that and nothing else: codes, or codes with their "
-            "values, as in `report: w12 250; w31 300`, or one number. What is not known is NULL "
-            "in the tables and `null` in a report.\n"
-            f"Actions: {get}`schema` names the table and its columns. `sql: SELECT ...` runs one "
-            f"SQLite query, which can only read; at most {size.rows} rows are shown. "
-            f"`report: TEXT` ends your task. You have {size.turns} turns."
-        )
 
 
 def _split(task: str) -> tuple[str, str]:

@@ -84,6 +84,11 @@ class Size:
     rows: int = 20  # that a query shows
     short: bool = False  # tasks are single codes, and clerks need no SQL
 
+    @property
+    def planner_turns(self) -> int:
+        """One for each clerk, called one by one, and one to answer."""
+        return self.calls + 1
+
 
 LEVELS = {
     1: Size(("staff", "pay"), (), workers=6, halls=5, calls=2, turns=3, short=True),

@@ -10,7 +10,7 @@ A tool is a file of the standard library alone with one function,
 
 and keeps nothing between calls, so a worker that has died is replaced and nobody notices:
 
-    result = process.shared(Tool("tools/sql.py")).call({"tables": ..., "query": "SELECT 1"})
+    result = process.shared(Tool(sql.__file__)).call({"tables": ..., "query": "SELECT 1", ...})
 
 What is limited: time by the clock, processor time, memory, open files, processes (none), written
 files (none), and the length of a result. This keeps hostile queries and runaway ones from harm. It

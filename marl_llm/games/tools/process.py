@@ -183,6 +183,8 @@ class ToolProcess:
                     continue
                 try:
                     line = line[os.write(pipe, line) :]
+                except BlockingIOError:
+                    continue
                 except BrokenPipeError:
                     return self._died()
                 if not line:

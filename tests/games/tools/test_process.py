@@ -19,7 +19,7 @@ from marl_llm.games.tools.process import Kind, Limits, Result, Tool, ToolProcess
 
 NAUGHTY = str(Path(__file__).with_name("naughty.py"))
 ROOT = Path(__file__).parents[3]
-LIMITS = Limits(wall=20.0, cpu=1, memory=128, output=200)
+LIMITS = Limits(wall=60.0, cpu=1, memory=128, output=200)
 
 
 @pytest.fixture(scope="module")
