@@ -11,7 +11,9 @@ import yaml
 from marl_llm.errors import ConfigError
 from marl_llm.games import catalog
 from marl_llm.games.check import check_game
+from marl_llm.games.delegation import Delegation
 from marl_llm.games.kuhn import KuhnPoker
+from marl_llm.games.relay_chain import RelayChain
 
 NIM = '''
 from marl_llm.games.outcomes import Scoring
@@ -115,13 +117,25 @@ def folder(tmp_path, monkeypatch):
             del sys.modules[name]
 
 
+def allowed_to_skip(game):
+    """What some kinds of games do not have."""
+    checks = set()
+    if not game.actions:
+        checks |= {"listed_is_accepted", "rules_name_the_actions"}
+    if isinstance(game, Delegation):
+        checks |= {"pays_what_it_declares", "seats_swap", "faults_follow_the_table"}
+    if isinstance(game, RelayChain):  # it calls one at a time
+        checks |= {"reports_keep_their_order", "parallel_snapshots_restore"}
+    return checks
+
+
 @pytest.mark.parametrize("name", catalog.names())
 def test_every_game_passes_the_suite(name):
     make = catalog.maker(name)
     found = check_game(make, seeds=(0, 1), episodes=60, make_without_list=make.without_list())
     assert [str(finding) for finding in found if finding.status == "failed"] == []
     skipped = {finding.check for finding in found if finding.status == "skipped"}
-    assert skipped <= {"draws_reachable"}
+    assert skipped <= {"draws_reachable"} | allowed_to_skip(make())
 
 
 @pytest.mark.parametrize("table", ["mars", "spiral"])
