@@ -79,7 +79,7 @@ def test_rounds_are_timed_in_turn_and_the_first_does_not_count():
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        ([], "a word is missing; known: credit, rollout"),
+        ([], "a word is missing; known: calls, chaos, credit, rollout"),
         (["rolout"], "unknown word 'rolout'; did you mean 'rollout'"),
         (["rollout", "--jsn", "x"], "did you mean .--json"),
         (["rollout", "--json"], "--json needs a value"),

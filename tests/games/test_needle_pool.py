@@ -196,6 +196,32 @@ def test_the_solver_wins_and_values_sum_to_the_answer(level, depth, reward):
                 assert total == pytest.approx(everything)
 
 
+@pytest.mark.parametrize("reward", ["sum", "product"])
+@pytest.mark.parametrize("depth", [1, 2])
+def test_what_is_lost_without_a_call_is_what_the_game_pays_less_without_its_report(depth, reward):
+    # Told again with a fault in the place of one report, everybody else as they were.
+    game, rng = NeedlePool(depth=depth, level=2, reward=reward), np.random.default_rng(0)
+    lost = 0
+    for seed in range(60):
+        game.reset(seed)
+        moves = []
+        while game.acting():
+            agent = game.acting()[0]
+            moves.append((agent, Hasty(0.1, 0.9).act(game, agent, rng)))
+            act(game, *moves[-1])
+        right, values = game.right_answer(), game.call_values()
+        if game.call_of("planner").report is None:
+            continue
+        for agent in [a for a in values if game.call_of(a).report is not None]:
+            last = max(place for place, (who, _) in enumerate(moves) if who == agent)
+            game.reset(seed)
+            for place, (who, action) in enumerate(moves):
+                act(game, who, Outcome.TIME if place == last else action)
+            assert right - game.right_answer() == pytest.approx(values[agent].left_out)
+            lost += right > game.right_answer()
+    assert lost > 5
+
+
 def test_hasty_play_is_accepted_to_the_end():
     game, rng = NeedlePool(), np.random.default_rng(0)
     for seed in range(100):
