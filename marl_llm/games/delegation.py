@@ -231,6 +231,10 @@ class Delegation(TextGame):
         """How right the planner's answer is, 0 without one."""
         return self._rightness(self._root)
 
+    def found_right(self, agent: str) -> float:
+        """How right the report of an agent was when its call ended, 0 without one."""
+        return self._rights.get(agent, 0.0)
+
     def turns_left(self, call: Call) -> int:
         """Turns that the agent of a call can still have."""
         return self._turns[call.role] - call.turns

@@ -103,6 +103,28 @@ def test_other_games_are_asked_nothing_about_calls():
     assert {f.status for f in findings(KuhnPoker, checks=CALL_CHECKS).values()} == {"skipped"}
 
 
+class KeepsAWorld(Errands):
+    """Notes what changes: where its agents have looked."""
+
+    def use(self, call, step):
+        call.notes.append([self.birds[call.task]])
+
+    def told(self, call):
+        seen = super().told(call)
+        return View(f"{seen.text} {self.birds}", seen.brief, f"{seen.key} {self.birds}")
+
+    def solve(self, call, rng):
+        action = super().solve(call, rng)
+        return action.replace("[", "").replace("]", "")
+
+
+def test_what_is_seen_of_a_world_is_no_leak():
+    found = findings(KeepsAWorld, checks=CALL_CHECKS)
+    assert {name: f.message for name, f in found.items() if f.status != "passed"} == {
+        "tasks_are_all_they_see": "its notes hold a list, which can change, and not what tools said"
+    }
+
+
 # One broken delegation per fault. The class says what is wrong with it.
 
 

@@ -6,6 +6,7 @@ game, the rest is random, and where a check asks for it a tenth are faults.
 
 from __future__ import annotations
 
+from collections.abc import Hashable
 from itertools import pairwise
 from typing import Any
 
@@ -165,6 +166,11 @@ def tasks_are_all_they_see(trial: Trial) -> str:
             call = the_call(game, agent)
             if call.caller is None:
                 continue
+            if mutable := [note for note in call.notes if not isinstance(note, Hashable)]:
+                raise NotApplicable(
+                    f"its notes hold a {type(mutable[0]).__name__}, which can change, and not what "
+                    "tools said"
+                )
             seen, first = shown.setdefault(_known(call), (game.view(agent), seed))
             again += first != seed
             if seen != game.view(agent):
@@ -350,7 +356,7 @@ def _round(game: TextGame, moves: dict[str, Move]) -> None:
 def _known(call: Call) -> Any:
     """All that the agent of a call was told: its task, its tools' answers, its own calls."""
     below = tuple((_known(each), each.report, each.ended) for each in call.calls)
-    return call.role, call.task, repr(call.notes), below
+    return call.role, call.task, tuple(call.notes), below
 
 
 def _due(game: Delegation, agent: str) -> tuple[float, float]:
@@ -360,11 +366,9 @@ def _due(game: Delegation, agent: str) -> tuple[float, float]:
     parts = (pay.format, pay.correct, 0.0) if top else (pay.sub_format, pay.sub_main, pay.sub_own)
     if call is None:
         return 0.0, sum(parts)
-    root = game.call_of(game.planner)
-    main = game.right(root) if root is not None and root.report is not None else 0.0
     due = -pay.price * len(call.calls)
     if call.report is not None:
-        due += float(np.dot(parts, (1.0, main, game.right(call))))
+        due += float(np.dot(parts, (1.0, game.right_answer(), game.found_right(agent))))
     return due, sum(parts)
 
 
@@ -375,13 +379,14 @@ def _outcome(game: Delegation, agent: str) -> Outcome:
         return Outcome.ABSENT
     if call.ended in FORFEITS:
         return call.ended
-    return Outcome.WIN if call.report is not None and game.right(call) >= 1 else Outcome.LOSS
+    right = call.report is not None and game.found_right(agent) >= 1
+    return Outcome.WIN if right else Outcome.LOSS
 
 
 def _tree(game: TextGame) -> list[Any]:
     """All calls, and where each of them stands."""
     assert isinstance(game, Delegation)
     return [
-        (each.agent, each.path, each.task, each.turn, each.turns, repr(each.notes), each.report)
+        (each.agent, each.path, each.task, each.turn, each.turns, each.report, each.ended)
         for each in game.all_calls()
     ]
