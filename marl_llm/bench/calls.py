@@ -27,7 +27,8 @@ from marl_llm.annotate.agent_ablation import AgentAblation
 from marl_llm.annotate.replays import Replays
 from marl_llm.commands.words import read
 from marl_llm.credit import assign
-from marl_llm.credit.batch import TurnBatch, from_episodes
+from marl_llm.credit.batch import TurnBatch
+from marl_llm.credit.columns import from_episodes
 from marl_llm.credit.segments import Array
 from marl_llm.errors import ConfigError
 from marl_llm.evaluate.sub_calls import (

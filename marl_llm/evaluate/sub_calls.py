@@ -18,7 +18,8 @@ import numpy as np
 from marl_llm.agents import Player
 from marl_llm.agents.delegating import Hasty
 from marl_llm.credit import assign
-from marl_llm.credit.batch import Credit, TurnBatch, from_episodes, per_token
+from marl_llm.credit.batch import Credit, TurnBatch, per_token
+from marl_llm.credit.columns import from_episodes
 from marl_llm.credit.given import Given
 from marl_llm.credit.m_grpo import MGRPO, MGRPORandom
 from marl_llm.credit.segments import Array, cells, sums

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from marl_llm.agents.delegating import Hasty, Solver
-from marl_llm.credit.batch import from_episodes
 from marl_llm.credit.calls import call_chains, nested_shares
+from marl_llm.credit.columns import from_episodes
 from marl_llm.errors import GameError
 from marl_llm.games.delegation import Pay
 from marl_llm.games.needle_pool import FAINT, LEVELS, LOUD, Box, NeedlePool
