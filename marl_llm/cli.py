@@ -30,6 +30,7 @@ marl-llm COMMAND ...
   credit explain RUNDIR EPISODE           ... and turn by turn on one of them
   bench rollout [--json FILE]             measure rollout, engine, learner and overhead as ratios
   bench credit [--json FILE]              measure time and memory of the credit estimators
+  bench calls [--json FILE]               compare credit of sub-agents with its exact value
   experiments                             list the experiments
 
 Every experiment takes seed=N, updates=N, run.dir=PATH and runtime=local|ray.

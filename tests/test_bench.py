@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from marl_llm import bench, config
-from marl_llm.bench import crediting, loops, rollout
+from marl_llm.bench import calls, crediting, loops, rollout
 from marl_llm.bench.episodes import drawn, made_up
 from marl_llm.bench.timing import Stopwatch, interleaved, spread, took
 from marl_llm.credit.drawn import LEFT_OUT
@@ -79,7 +79,7 @@ def test_rounds_are_timed_in_turn_and_the_first_does_not_count():
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        ([], "a word is missing; known: credit, rollout"),
+        ([], "a word is missing; known: calls, chaos, credit, rollout"),
         (["rolout"], "unknown word 'rolout'; did you mean 'rollout'"),
         (["rollout", "--jsn", "x"], "did you mean .--json"),
         (["rollout", "--json"], "--json needs a value"),
@@ -208,3 +208,23 @@ def test_loops_are_found_where_there_are_any(tmp_path):
     assert list(found) == ["one"]
     assert found["one"](None, None) == [1.0]
     assert sorted(loops.find()) == config.choices("credit")
+
+
+def test_bench_calls_writes_every_row(tmp_path, capsys):
+    file = tmp_path / "calls.json"
+    words = ["calls", "--json", str(file), "groups=6", "size=4", "draws=5"]
+    assert bench.main(words) == 0
+    result = json.loads(file.read_text())
+    printed = capsys.readouterr().out
+    for reward in ("sum", "product"):
+        rows = result["rewards"][reward]["rows"]
+        assert len(rows) == len(calls.ROWS) + 1
+        assert rows["leave_one_out, counted again | team"]["left_out"]["value"] == pytest.approx(1)
+        assert all(f"| {name} |" in printed for name in rows)
+        assert all(abs(row["shapley"]["value"]) <= 1 + 1e-9 for row in rows.values())
+    assert [row["size"] for row in result["alignment"]["rows"]] == list(calls.ALIGNED_TO)
+
+
+def test_bench_calls_refuses_a_level_that_is_not_there():
+    with pytest.raises(ConfigError, match="level is one of"):
+        bench.main(["calls", "level=9"])

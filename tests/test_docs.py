@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from marl_llm import config
+from marl_llm.bench import calls
 from marl_llm.cli import main
 from marl_llm.commands import credit_list
 from marl_llm.credit import survey
@@ -37,14 +38,14 @@ def test_the_texts_are_those_of_the_games(brief, name, actions, text):
 
 
 def test_every_kind_of_game_is_shown():
-    assert len(SEEN) == PAGE.count("```text") == 8
+    assert len(SEEN) == PAGE.count("```text") == 9
     named = set(re.findall(r"`(\w+)`", PAGE.split("## What a model sees")[0]))
     assert set(catalog.names()) <= named
 
 
 def test_every_check_is_named():
     named = set(re.findall(r"`(\w+)`", PAGE.split("## The conformance suite")[1]))
-    assert {each.__name__ for each in check.CHECKS} <= named
+    assert {each.__name__ for each in (*check.CHECKS, *check.CALL_CHECKS)} <= named
 
 
 @pytest.mark.parametrize(
@@ -85,6 +86,20 @@ def test_the_readme_compares_credit_on_the_run_that_make_selfplay_leaves():
     (line,) = re.findall(r"^ +marl-llm credit compare .*$", readme, re.MULTILINE)
     assert line.split()[3] == folder and "make selfplay" in line
     assert f"`{folder}`" in CREDIT
+
+
+def test_the_example_of_pay_can_be_planned(tmp_path, capsys):
+    page = (ROOT / "docs" / "hierarchy.md").read_text(encoding="utf-8")
+    (command,) = re.findall(r"^marl-llm (train .*)$", page, re.MULTILINE)
+    assert main([*shlex.split(command), f"run.dir={tmp_path / 'run'}"]) == 0, capsys.readouterr()
+
+
+def test_the_tables_of_hierarchy_have_the_rows_of_the_command():
+    page = (ROOT / "docs" / "hierarchy.md").read_text(encoding="utf-8")
+    for row in calls.ROWS:
+        assert page.count(f"| {row.title} | {row.pay} |") == 2
+    for size in calls.ALIGNED_TO:
+        assert page.count(f"\n| {size} | ") == 1
 
 
 CREDIT = (ROOT / "docs" / "credit.md").read_text(encoding="utf-8")

@@ -18,7 +18,7 @@ class Human:
     """Shows what the agent knows and asks for an action until a legal one is typed.
 
     Case and spacing of what is typed do not matter as long as one legal action only is meant; its
-    number in the list will do as well.
+    number in the list will do as well. Where actions are free text, only spacing does not matter.
     """
 
     # One that was closed before the program began is None; it ends at once.
@@ -42,9 +42,12 @@ class Human:
                     f"the input ended before {agent} of {game.name} had moved; type an action and "
                     "Enter, or leave with Ctrl-C"
                 )
-            action = chosen(line, legal)
-            if action is not None:
+            action = chosen(line, legal) if legal else " ".join(line.split())
+            if action is not None and (legal or game.accepts(agent, action)):
                 return action
+            if not legal:
+                print("Not an action here.", file=self.sink)
+                continue
             choices = "\n".join(f"  {i}  {name}" for i, name in enumerate(legal, start=1))
             print(f"Not an action here. Choose one of\n{choices}", file=self.sink)
 

@@ -27,6 +27,9 @@ class ListedGame(Protocol):
     def legal(self, agent: str) -> tuple[str, ...]:
         """Names of the actions that this agent, whose turn it is, may take."""
 
+    def accepts(self, agent: str, action: str) -> bool:
+        """Whether the agent may take an action now."""
+
     def sample(self, agent: str, rng: np.random.Generator) -> str:
         """Any of them, or any action that it may take where they are not listed."""
 

@@ -14,6 +14,7 @@ BENCHMARKS = {  # word -> module
     "rollout": "rollout",
     "credit": "crediting",
     "chaos": "chaos",
+    "calls": "calls",
 }
 
 

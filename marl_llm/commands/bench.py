@@ -1,4 +1,4 @@
-"""Measure what things cost: training, the credit estimators, or killed processes.
+"""Measure what things cost (training, credit, killed processes), or what credit finds of calls.
 
 marl-llm bench rollout [--json FILE] [key=value ...]   rollout, engine, learner and overhead, as
                                                        ratios of two things timed in turn
@@ -8,6 +8,8 @@ marl-llm bench credit [--json FILE]                    every credit estimator: t
 marl-llm bench chaos [--json FILE] [key=value ...]     a run over Ray whose processes are killed at
                                                        random, against one left in peace
   kills=N draws=N folder=DIR                           how many (30); their seed; keep both runs
+marl-llm bench calls [--json FILE]                     credit of sub-agents against its exact value
+  groups=N size=N level=N draws=N seed=N               200 groups of 8 games of needle_pool level 3
 """
 
 from __future__ import annotations

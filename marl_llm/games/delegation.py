@@ -20,7 +20,8 @@ A subclass states its facts in `__init__` and supplies
     rules(), instructions(role)
 
 and, for players that need no model, `solve` (a best action), `guess` (an action that ends a call
-at once, without knowing) and `wander` (any action that does not).
+at once, without knowing) and `wander` (any action that does not). A game with a `worth` (how right
+an answer some of the reports alone allow) also has `call_values`, the exact credit of every call.
 
 The pay is that of M-GRPO (arXiv 2511.13288): see `Pay`.
 """
@@ -29,13 +30,14 @@ from __future__ import annotations
 
 import math
 from abc import abstractmethod
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 
 from marl_llm.errors import GameError
+from marl_llm.games.call_values import CallValue, call_values
 from marl_llm.games.outcomes import Scoring
 from marl_llm.games.text_game import TextGame, View
 from marl_llm.types import FORFEITS, Outcome
@@ -232,6 +234,29 @@ class Delegation(TextGame):
         """How right the planner's answer is, 0 without one."""
         return self._rightness(self._root)
 
+    def found_right(self, agent: str) -> float:
+        """How right the report of an agent was when its call ended, 0 without one."""
+        return self._rights.get(agent, 0.0)
+
+    def turns_left(self, call: Call) -> int:
+        """Turns that the agent of a call can still have."""
+        return self._turns[call.role] - call.turns
+
+    def worth(self, kept: Set[int]) -> float:
+        """How right an answer these calls' reports alone would have made possible, 0 to 1.
+
+        Args:
+            kept: numbers of calls below the planner in the order of `all_calls`, from 0. A call
+                whose caller is left out counts for nothing.
+        """
+        raise GameError(f"{self.name} cannot say what calls are worth; give it a `worth`")
+
+    def call_values(self) -> dict[str, CallValue]:
+        """The exact credit of every call below the planner, by its agent; see `call_values.py`."""
+        calls = self.all_calls()[1:]
+        values = call_values(self.worth, len(calls))
+        return {call.agent: value for call, value in zip(calls, values, strict=True)}
+
     # The hooks of TextGame.
 
     def start(self, rng: np.random.Generator, options: Mapping[str, Any]) -> None:
@@ -275,7 +300,7 @@ class Delegation(TextGame):
     def play(self, moves: Mapping[str, str]) -> None:
         """Each agent's step, in the order of the paths; then calls end that have run out."""
         order = {agent: turn for turn, (agent, *_) in enumerate(self._log)}  # the latest of each
-        for call in [self._calls[agent] for agent in moves]:
+        for call in [each for each in self._root.tree() if each.agent in moves]:
             call.turns += 1
             fault = _FAULTS.get(moves[call.agent])
             step = None if fault else self.read(call, moves[call.agent])
@@ -286,7 +311,8 @@ class Delegation(TextGame):
                 self._close(call, Outcome.WIN)
             elif isinstance(step, Ask):
                 for role, task in step.calls:
-                    self._call(call, role, task, order[call.agent])
+                    if self.free(role):  # others of this round may have called the last one
+                        self._call(call, role, task, order[call.agent])
             elif isinstance(step, Use):
                 self.use(call, step)
             self._run_out(call)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import string
-from collections.abc import Mapping
+from collections.abc import Mapping, Set
 from dataclasses import dataclass
 from typing import Any
 
@@ -182,11 +182,11 @@ class RelayChain(Delegation):
         word = "ask" if call.role == self.planner and not self.solo else "get"
         return f"{word} {self.keys[int(rng.integers(len(self.keys)))]}"
 
-    def worth(self, kept: frozenset[int]) -> float:
+    def worth(self, kept: Set[int]) -> float:
         """What a planner who reads right could have answered from these calls' reports alone.
 
         Args:
-            kept: places of calls of the planner, from 0.
+            kept: numbers of calls, from 0 in the order in which the planner made them.
 
         Returns:
             1 if their reports lead from the question to the digit where it ends, else 0.

@@ -5,6 +5,7 @@ import pytest
 
 from marl_llm.agents.human import Human, chosen
 from marl_llm.errors import MarlError
+from marl_llm.games.needle_pool import NeedlePool
 from marl_llm.games.tictactoe import TicTacToe
 
 
@@ -66,3 +67,11 @@ def test_names_go_before_numbers_and_doubt_is_no_answer():
     assert chosen("1", ("7", "2", "3")) == "7"
     assert chosen("BET", ("bet", "Bet")) is None
     assert chosen("Bet", ("bet", "Bet")) == "Bet"
+
+
+def test_free_text_is_taken_if_the_game_accepts_it():
+    game, shown = NeedlePool(), io.StringIO()
+    game.reset(0)
+    player = Human(io.StringIO("open everything\n open  A B \n"), shown)
+    assert player.act(game, "planner", np.random.default_rng(0)) == "open A B"
+    assert shown.getvalue().count("Not an action here.\n") == 1

@@ -11,6 +11,8 @@ from marl_llm.games.connect_four import ConnectFour
 from marl_llm.games.household.single import Household
 from marl_llm.games.kuhn import KuhnPoker
 from marl_llm.games.leduc import LeducPoker
+from marl_llm.games.needle_pool import NeedlePool
+from marl_llm.games.relay_chain import RelayChain
 from marl_llm.games.tictactoe import TicTacToe
 from marl_llm.types import Finish, Move, Observation
 
@@ -50,6 +52,8 @@ def test_a_player_preset_plays_its_games(path):
         assert player.name == "human"
         return
     games = {
+        "solver": [RelayChain, NeedlePool],
+        "hasty": [RelayChain, NeedlePool],
         "minimax": [TicTacToe],
         "mcts_100": [TicTacToe, ConnectFour],
         "mcts_1000": [TicTacToe],
@@ -66,7 +70,7 @@ def test_a_player_preset_plays_its_games(path):
         game = kind()
         game.reset(1)
         agent = game.acting()[0]
-        assert player.act(game, agent, np.random.default_rng(0)) in game.legal(agent)
+        assert game.accepts(agent, player.act(game, agent, np.random.default_rng(0)))
 
 
 def test_the_search_presets_are_those_of_the_published_evaluations():

@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 from marl_llm.errors import ConfigError
 from marl_llm.evaluate.statistics import (
     Interval,
+    bootstrap_correlation,
     bootstrap_mean,
     paired_difference,
     verdict,
@@ -131,3 +132,55 @@ def test_verdict(low, high, words):
 def test_bad_input_says_what_to_do(call, words):
     with pytest.raises(ConfigError, match=words.replace("(", r"\(")):
         call()
+
+
+def paired_units(seed=0, units=100, size=5, share=0.6):
+    """Pairs with correlation `share`, in units that move both up and down together."""
+    rng = np.random.default_rng(seed)
+    x = rng.normal(size=units * size)
+    y = share * x + np.sqrt(1 - share**2) * rng.normal(size=units * size)
+    return x, y, np.repeat(np.arange(units), size)
+
+
+def test_correlation_worked_and_as_numpy_has_it():
+    # x̄ = 2, ȳ = 2: (1·0 + 0·1 + 1·1) / √(2·2) = 1/2 with y = 2, 1, 3.
+    worked = bootstrap_correlation(
+        np.array([1.0, 2, 3]), np.array([2.0, 1, 3]), np.array([0, 1, 2]), seed=0
+    )
+    assert worked.value == pytest.approx(0.5)
+    x, y, unit = paired_units()
+    found = bootstrap_correlation(x, y, unit, seed=0)
+    assert found.value == pytest.approx(np.corrcoef(x, y)[0, 1])
+    assert found.n == 100
+    error = (1 - 0.36) / np.sqrt(500)  # of independent pairs
+    assert found.high - found.low == pytest.approx(2 * 1.96 * error, rel=0.25)
+
+
+def test_correlation_within_units_knows_nothing_of_differences_between_them():
+    x, y, unit = paired_units()
+    apart = 10.0 * np.random.default_rng(1).normal(size=100)[unit]
+    within = bootstrap_correlation(x, y, unit, seed=0, within=True)
+    moved = bootstrap_correlation(x + apart, y - apart, unit, seed=0, within=True)
+    assert moved.value == pytest.approx(within.value)
+    assert within.value == pytest.approx(0.6, abs=0.1)
+    assert bootstrap_correlation(x + apart, y - apart, unit, seed=0).value < -0.9
+
+
+def test_correlation_of_what_does_not_vary_is_none():
+    x, _, unit = paired_units()
+    flat = bootstrap_correlation(np.full(500, 0.1), x, unit, seed=0)
+    assert (flat.value, flat.low, flat.high) == (0, 0, 0)
+    assert bootstrap_correlation(x, x, unit, seed=0).low == pytest.approx(1)
+
+
+@pytest.mark.parametrize(
+    ("x", "unit", "words"),
+    [
+        ([1.0, 2.0], [0, 0], "at least 2 units"),
+        ([1.0, np.nan], [0, 1], "finite"),
+        ([1.0], [0, 1], "one length"),
+    ],
+)
+def test_correlations_that_cannot_be(x, unit, words):
+    with pytest.raises(ConfigError, match=words):
+        bootstrap_correlation(np.array(x), np.array(x), np.array(unit), seed=0)

@@ -161,6 +161,22 @@ def test_nobody_is_called_beyond_the_seats(offices):
     assert offices.accepts("boss", "ask b")
 
 
+def test_of_those_who_call_in_one_round_the_first_by_path_gets_the_last_agents(offices):
+    act(offices, "boss", "ask ab,cd")
+    act(offices, "head_1", "ask z,w")  # moves first, and is the second by its path
+    act(offices, "head_0", "ask x,y")
+    assert [(c.agent, c.task) for c in offices.all_calls()[1:]] == [
+        ("head_0", "ab"), ("clerk_0", "x"), ("clerk_1", "y"), ("head_1", "cd"), ("clerk_2", "z"),
+    ]  # fmt: skip
+    assert [offices.observation(f"clerk_{k}").parent for k in range(3)] == [2, 2, 1]
+
+
+def test_without_a_worth_there_are_no_values_of_calls(offices):
+    act(offices, "boss", "ask ab")
+    with pytest.raises(GameError, match="give it a `worth`"):
+        offices.call_values()
+
+
 def test_uncalled_agents_know_nothing_and_cannot_act(offices):
     assert "not been called" in offices.observation("clerk_0").text
     with pytest.raises(GameError, match="cannot move"):
@@ -209,6 +225,10 @@ def test_worth_of_calls_is_all_or_nothing_along_the_chain():
     links = len(game.chain)
     assert game.worth(frozenset(range(links))) == 1.0
     assert [game.worth(frozenset(range(links)) - {i}) for i in range(links)] == [0.0] * links
+    values = game.call_values()
+    assert list(values) == [f"executor_{i}" for i in range(links)]
+    assert [each.shapley for each in values.values()] == pytest.approx([1 / links] * links)
+    assert [each.left_out for each in values.values()] == [1.0] * links
 
 
 def test_links_in_a_circle_end():

@@ -84,6 +84,9 @@ def test_every_configured_game_is_a_pettingzoo_environment(name):
         # What PettingZoo says of every observation that holds text.
         warnings.filterwarnings("ignore", "Observation is not a NumPy array")
         warnings.filterwarnings("ignore", "Observation space for each agent probably")
+        # Its advice on free text as an action, and on a planner of whom there is one.
+        warnings.filterwarnings("ignore", "Action space for each agent probably")
+        warnings.filterwarnings("ignore", "We recommend agents to be named")
         api_test(game, num_cycles=40)
         seed_test(make, num_cycles=40)
     game.reset(seed=1)

@@ -12,6 +12,7 @@ the check that it crashed in; the others still run.
     chance.py      seeds, global generators, pickles, snapshots
     actions.py     legal actions, examples, faults, garbage
     knowledge.py   observations and what they may hide or show
+    calls.py       of a `Delegation`: who calls whom, reports, faults, pay
 
 What the suite cannot see: hidden information that leaks into the text *and* into the observation's
 `key`, since the key is what says which states an agent must not tell apart.
@@ -24,8 +25,9 @@ from dataclasses import dataclass
 from typing import Literal
 
 from marl_llm.errors import GameError
-from marl_llm.games.check import actions, chance, endings, interface, knowledge
+from marl_llm.games.check import actions, calls, chance, endings, interface, knowledge
 from marl_llm.games.check.play import NotApplicable, Trial
+from marl_llm.games.delegation import Delegation
 from marl_llm.games.text_game import TextGame
 
 Check = Callable[[Trial], str]
@@ -52,6 +54,18 @@ CHECKS: tuple[Check, ...] = (
     knowledge.nothing_hidden_leaks,
 )
 
+CALL_CHECKS: tuple[Check, ...] = (  # of a delegation, besides the others
+    calls.solver_wins,
+    calls.guess_ends_and_wander_goes_on,
+    calls.calls_end_in_time,
+    calls.callers_come_first,
+    calls.reports_keep_their_order,
+    calls.faults_end_their_call,
+    calls.tasks_are_all_they_see,
+    calls.pays_as_stated,
+    calls.parallel_snapshots_restore,
+)
+
 
 @dataclass(frozen=True, slots=True)
 class Finding:
@@ -71,7 +85,7 @@ def check_game(
     seeds: Sequence[int] = (0, 1, 2),
     episodes: int = 200,
     make_without_list: Callable[[], TextGame] | None = None,
-    checks: Sequence[Check] = CHECKS,
+    checks: Sequence[Check] | None = None,
 ) -> list[Finding]:
     """Run the checks on a game.
 
@@ -80,7 +94,7 @@ def check_game(
         seeds: of the plays that are followed move by move.
         episodes: random plays of the checks that search (draws, wins from each seat, leaks).
         make_without_list: makes the same game without its list of legal actions, if there is such.
-        checks: which; all by default.
+        checks: which; by default all, those of calls for a delegation only.
 
     Returns:
         One finding per check, in their order.
@@ -94,6 +108,8 @@ def check_game(
             f"a {type(game).__name__} is no TextGame; subclass marl_llm.games.text_game.TextGame, "
             "or wrap a PettingZoo or TextArena environment with one of marl_llm.games' adapters"
         )
+    if checks is None:
+        checks = CHECKS + CALL_CHECKS if isinstance(game, Delegation) else CHECKS
     trial = Trial(make, make_without_list, tuple(seeds), episodes)
     return [_run(check, trial) for check in checks]
 

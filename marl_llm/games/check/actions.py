@@ -20,6 +20,7 @@ from marl_llm.games.check.play import (
     transcript,
     try_action,
 )
+from marl_llm.games.delegation import Delegation
 from marl_llm.games.text_game import TextGame
 from marl_llm.types import FORFEITS, Move, Outcome
 
@@ -143,6 +144,8 @@ def examples_are_legal(trial: Trial) -> str:
 def faults_follow_the_table(trial: Trial) -> str:
     """A fault or an illegal action at every turn ends or penalises as the outcome table says."""
     game, tried = trial.make(), 0
+    if isinstance(game, Delegation):
+        raise NotApplicable("a fault ends a call and not the game, see `faults_end_their_call`")
     for seed in trial.seeds:
         steps, _ = transcript(game, seed)
         for turn, step in enumerate(steps):

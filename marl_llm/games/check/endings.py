@@ -9,6 +9,7 @@ import numpy as np
 
 from marl_llm.errors import GameError
 from marl_llm.games.check.play import NEAR, NotApplicable, Trial, plays, replay, totals
+from marl_llm.games.delegation import Delegation
 from marl_llm.games.text_game import TextGame
 from marl_llm.seeds import generator
 from marl_llm.types import Move, Outcome
@@ -37,6 +38,8 @@ def ends_in_time(trial: Trial) -> str:
 def pays_what_it_declares(trial: Trial) -> str:
     """Zero-sum or shared where declared, and every ending one of `scoring.endings`."""
     game = trial.make()
+    if isinstance(game, Delegation):
+        raise NotApplicable("a delegation pays as its `Pay` says, which `pays_as_stated` checks")
     scoring = game.scoring
     for seed, steps in plays(game, trial):
         rules = list(game.earnings())
@@ -70,6 +73,8 @@ def pays_what_it_declares(trial: Trial) -> str:
 def draws_reachable(trial: Trial) -> str:
     """A draw is found by play if `scoring.endings` has one, and never if it has none."""
     game = trial.make()
+    if isinstance(game, Delegation):
+        raise NotApplicable("a delegation knows no draws")
     declared, cut = Outcome.DRAW in game.scoring.endings, False
     for seed, _ in plays(game, trial):
         cut |= Outcome.TRUNCATED in game.outcomes().values()
@@ -95,6 +100,8 @@ def draws_reachable(trial: Trial) -> str:
 def seats_swap(trial: Trial) -> str:
     """Every agent gets to move, sees itself named, and can win and lose if anybody can."""
     game = trial.make()
+    if isinstance(game, Delegation):
+        raise NotApplicable("whom a delegation calls is the callers' choice")
     reached: set[tuple[str, Outcome | None]] = set()  # None = had a turn
     for seed, steps in plays(game, trial):
         for turn, step in enumerate(steps):

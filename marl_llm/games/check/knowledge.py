@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from marl_llm.errors import GameError
-from marl_llm.games.check.play import Trial, plays, positions, replay, transcript
+from marl_llm.games.check.play import Trial, any_action, plays, positions, replay, transcript
 from marl_llm.games.text_game import TextGame
+from marl_llm.seeds import generator
 from marl_llm.types import Move, Observation
 
 
@@ -71,7 +72,7 @@ def _pending_moves_hidden(game: TextGame, trial: Trial) -> str:
         for other in game.acting()[1:]:
             simultaneous = True
             before = game.observation(other)
-            for action in game.legal(agent):
+            for action in game.legal(agent) or _drawn(game, agent):
                 replay(game, seed, line)
                 game.act(agent, Move(action))
                 if game.observation(other) != before:
@@ -80,3 +81,8 @@ def _pending_moves_hidden(game: TextGame, trial: Trial) -> str:
                         f"{action!r} before its own simultaneous move; show moves once all are made"
                     )
     return ", simultaneous moves hidden until all are made" if simultaneous else ""
+
+
+def _drawn(game: TextGame, agent: str) -> list[str]:
+    """Some of the actions that nobody can list."""
+    return [any_action(game, agent, generator(k, "hidden")) for k in range(5)]

@@ -13,12 +13,14 @@ from itertools import zip_longest
 import numpy as np
 
 from marl_llm.errors import GameError
+from marl_llm.games.delegation import Call, Delegation
 from marl_llm.games.text_game import TextGame
 from marl_llm.seeds import generator
-from marl_llm.types import Move, Observation, Outcome
+from marl_llm.types import FORFEITS, Move, Observation, Outcome
 
 NEAR = 1e-6  # rewards closer than this are equal
-_POSITIONS = 40  # at which every action name is tried
+FAULTS = sorted(FORFEITS)
+_POSITIONS = 40  # that are played on in several ways
 
 Line = Sequence[tuple[str, str]]  # (agent, action) from the start
 
@@ -56,15 +58,12 @@ def walk(game: TextGame, rng: np.random.Generator) -> Iterator[Step]:
             return
         agent = waiting[0]
         seen = game.observation(agent)
-        legal = game.legal(agent)
-        if not legal and not game.actions:
-            raise NotApplicable("its actions are free text, so no legal play can be made up")
-        if not legal:
+        if game.actions and not game.legal(agent):
             raise GameError(
                 f"{agent} is to move and has no legal action ({seen.text!r}); end the game there "
                 "or give it a pass"
             )
-        action = legal[int(rng.integers(len(legal)))]
+        action = any_action(game, agent, rng)
         game.act(agent, Move(action))
         if game.acting() and game.outcomes():
             raise GameError(
@@ -72,6 +71,13 @@ def walk(game: TextGame, rng: np.random.Generator) -> Iterator[Step]:
                 f"{', '.join(game.acting())} must still move; give outcomes when the game is over"
             )
         yield Step(seen, action, dict(game.take_rewards()))
+
+
+def any_action(game: TextGame, agent: str, rng: np.random.Generator) -> str:
+    """Any action that an agent who is to move may take."""
+    if not game.actions and type(game).sample is TextGame.sample:
+        raise NotApplicable("its actions are free text, and it has no `sample` to make them up")
+    return game.sample(agent, rng)
 
 
 def transcript(game: TextGame, seed: int, line_seed: int | None = None) -> Transcript:
@@ -119,14 +125,16 @@ def replay(game: TextGame, seed: int, line: Line) -> list[float]:
 def try_action(game: TextGame, agent: str, action: str) -> bool:
     """Play an action, the rest of the round moving legally; whether it was accepted."""
     key, others = game.observation(agent).key, game.acting()[1:]
+    call = game.call_of(agent) if isinstance(game, Delegation) else None
     game.act(agent, Move(action))
     asked_again = agent in game.acting() or Outcome.TRUNCATED in game.outcomes().values()
-    if asked_again and game.observation(agent).key == key:
+    if asked_again and call is None and game.observation(agent).key == key:
         return False
     for other in others:
         if other in game.acting():
-            game.act(other, Move(game.legal(other)[0]))
-    return game.outcomes().get(agent) is not Outcome.ILLEGAL
+            game.act(other, Move(any_action(game, other, generator(0, "others"))))
+    ended = game.outcomes().get(agent) if call is None else call.ended
+    return ended is not Outcome.ILLEGAL
 
 
 def take_paid(game: TextGame) -> list[float]:
@@ -157,6 +165,48 @@ def compare(expected: Transcript, got: Transcript, where: str) -> None:
             )
     if expected[1] != got[1]:
         raise GameError(f"{where}, it ends with {got[1]} instead of {expected[1]}")
+
+
+def the_call(game: Delegation, agent: str) -> Call:
+    """The call that an agent who is to move works on."""
+    call = game.call_of(agent)
+    if call is None:
+        raise GameError(f"{agent} is to move and was never called; leave `movers` to Delegation")
+    return call
+
+
+def lively(game: Delegation, seed: int, faults: float = 0.0) -> Iterator[tuple[int, str, Move]]:
+    """(turn, agent, move) of a play, each in front of the move; then the game stands at its end."""
+    game.reset(seed)
+    rng, solves = generator(seed, "lively"), type(game).solve is not Delegation.solve
+    for turn in range(game.max_turns):
+        if not (waiting := game.acting()):
+            return
+        agent = waiting[0]
+        action = any_action(game, agent, rng)
+        if solves and rng.random() < 0.5:
+            best = game.solve(the_call(game, agent), rng)
+            action = best if game.accepts(agent, best) else action
+        move = Move(action)
+        if rng.random() < faults:
+            move = Move(None, FAULTS[int(rng.integers(len(FAULTS)))])
+        yield turn, agent, move
+        game.act(agent, move)
+
+
+def rounds(game: Delegation, trial: Trial) -> list[tuple[int, Line]]:
+    """(seed, moves so far) in front of rounds of lively plays, about `_POSITIONS` of them."""
+    found: list[tuple[int, Line]] = []
+    for seed in range(max(len(trial.seeds), 10)):
+        line: list[tuple[str, str]] = []
+        left = 0  # moves of the round that are still to come
+        for _, agent, move in lively(game, seed):
+            if not left:
+                left = len(game.acting())
+                found.append((seed, list(line)))
+            line.append((agent, move.action or ""))
+            left -= 1
+    return found[:: max(1, len(found) // _POSITIONS)]
 
 
 def _shown(step: Step | None) -> str:
