@@ -13,6 +13,7 @@ from marl_llm.errors import ConfigError, nearest
 BENCHMARKS = {  # word -> module
     "rollout": "rollout",
     "credit": "crediting",
+    "store": "storing",
 }
 
 

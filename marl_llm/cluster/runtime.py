@@ -117,7 +117,7 @@ class RayRuntime:
 
     def close(self) -> None:
         """End the cluster that this runtime started."""
-        ray.shutdown()
+        stop_cluster()
 
 
 def start_cluster(processes: int) -> None:
@@ -134,6 +134,11 @@ def start_cluster(processes: int) -> None:
         configure_logging=False,
         _node_ip_address="127.0.0.1",
     )
+
+
+def stop_cluster() -> None:
+    """End this process's cluster, if there is one, and all actors in it."""
+    ray.shutdown()
 
 
 def start_store(

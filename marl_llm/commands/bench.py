@@ -1,10 +1,13 @@
-"""Measure what things cost: training, or the credit estimators.
+"""Measure what things cost: training, the credit estimators, or the store.
 
 marl-llm bench rollout [--json FILE] [key=value ...]   rollout, engine, learner and overhead, as
                                                        ratios of two things timed in turn
 marl-llm bench credit [--json FILE]                    every credit estimator: time, memory, and how
                                                        much faster than a plain loop it is
   estimators=a,b episodes=N rounds=N seed=N            only these; on how many episodes (4096)
+marl-llm bench store [--json FILE]                     records per second put, claimed and
+                                                       acknowledged: in memory, file, actor
+  records=N batch=N group=N size=N rounds=N            how many, per call, per group; their bytes
 """
 
 from __future__ import annotations

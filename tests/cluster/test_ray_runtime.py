@@ -5,6 +5,7 @@ import os
 import shutil
 import signal
 import time
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -19,6 +20,7 @@ from marl_llm.local import LocalRuntime
 from marl_llm.report.metrics import read
 from marl_llm.rollout.plans import balanced
 from marl_llm.settings import RunSettings
+from marl_llm.store import FILE, Counts, SqliteStore
 from marl_llm.types import Request, Sampling
 
 UPDATES = 2
@@ -105,6 +107,22 @@ def test_ray_gives_the_numbers_of_one_process_and_leaves_none(local, tmp_path, c
     assert gone(set(children()) - before)
     assert shown.err == "", "Ray keeps quiet"
     assert "ray" not in shown.out.replace(str(run_dir), "").lower()
+
+
+@pytest.mark.ray
+def test_a_killed_run_goes_on_with_the_store_of_its_checkpoint(local, tmp_path):
+    run_dir = with_models(local, tmp_path)
+    assert main(["train", *SMALL, f"run.dir={run_dir}", "runtime=ray"]) == 0
+    shutil.rmtree(run_dir / "checkpoints" / f"update_{UPDATES:06d}")
+    played = 16 * UPDATES
+    with closing(SqliteStore(run_dir / FILE, time.time)) as store:  # of updates that are lost
+        assert store.counts("main") == Counts(put=played, acknowledged=played)
+    assert main(["train", f"resume={run_dir}"]) == 0
+    assert files(run_dir) == files(local)
+    with closing(SqliteStore(run_dir / FILE, time.time)) as store:
+        assert store.counts("main") == Counts(put=played, acknowledged=played)
+        (engine,) = store.consumers()
+        assert (engine.name, engine.version, engine.staleness) == ("the engine of main", 2, 0)
 
 
 PLACE = "+annotator@policies.main.annotators"

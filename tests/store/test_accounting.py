@@ -248,7 +248,7 @@ def agrees(box, model, now):
     assert box.remembered(TOPIC) == model.remembered()
 
 
-@settings(max_examples=150)
+@settings(max_examples=100)
 @given(st.lists(CALLS, min_size=10, max_size=30))
 def test_a_store_does_what_its_documentation_says_and_accounts_for_all(tmp_path_factory, calls):
     path = tmp_path_factory.mktemp("store") / "store.sqlite"
