@@ -80,6 +80,7 @@ def stores(folder: Path) -> Iterator[dict[str, Store]]:
     Args:
         folder: empty, for files.
     """
+    from marl_llm.cluster.clients import RemoteStore
     from marl_llm.cluster.runtime import start_cluster, start_store, stop_cluster
 
     start_cluster(processes=1)
@@ -88,7 +89,7 @@ def stores(folder: Path) -> Iterator[dict[str, Store]]:
             closing(SqliteStore(":memory:", time.time)) as memory,
             closing(SqliteStore(folder / f"own_{FILE}", time.time)) as file,
         ):
-            actor = start_store(folder / f"actors_{FILE}")
+            actor = RemoteStore(start_store(folder / f"actors_{FILE}"))
             yield {"memory": memory, "file": file, "actor": actor}
     finally:
         stop_cluster()

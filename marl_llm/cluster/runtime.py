@@ -48,7 +48,7 @@ class RayRuntime:
             share = gpu_share(run, int(ray.cluster_resources().get("GPU", 0)))
             run = on_visible_gpu(run)
             discard(run_dir / FILE)  # a checkpoint says what is to be in it
-            self._store = start_store(run_dir / FILE)
+            self._store = RemoteStore(start_store(run_dir / FILE))
             engines = {
                 name: _actor(EngineHost, share[name]).remote(
                     run, run_dir, name, threads, self._store
@@ -146,9 +146,9 @@ def start_store(
     clock: Callable[[], float] = time.time,
     capacity: int = CAPACITY,
     retries: int = RETRIES,
-) -> RemoteStore:
-    """A store in an actor of its own, on this machine; the arguments are those of `SqliteStore`."""
-    return RemoteStore(_actor(SqliteStore).remote(path, clock, capacity, retries))
+) -> Any:
+    """The actor of a store, on this machine; the arguments are those of `SqliteStore`."""
+    return _actor(SqliteStore).remote(path, clock, capacity, retries)
 
 
 def gpu_share(run: RunSettings, gpus: int) -> dict[str, float]:

@@ -81,7 +81,10 @@ class Store(Protocol):
     def claim(
         self, topic: str, groups: int, oldest: int, lease: float, rule: Rule = "wait"
     ) -> Claim | None:
-        """Lease the oldest complete groups, None while there are fewer than so many.
+        """Lease the complete groups of the lowest numbers, None while there are fewer than so many.
+
+        A run numbers its groups in the order of its updates, so an early one is never left behind
+        because a late one came first.
 
         Groups with a record of an earlier version than `oldest` are dropped and counted
         (`dropped`). Void episodes are excused according to `rule`, as long as two good ones are

@@ -158,10 +158,9 @@ def _keep(db: sqlite3.Connection, topic: str, record: Record, known: Sequence[Kn
 
 
 def _begin(db: sqlite3.Connection, topic: str, record: Record) -> None:
-    """Begin the group of a record that was just written down."""
+    """Begin the group of a record."""
     db.execute(
-        "INSERT INTO groups (topic, number, size, first)"
-        " VALUES (?, ?, ?, (SELECT MAX(place) FROM records))",
+        "INSERT INTO groups (topic, number, size) VALUES (?, ?, ?)",
         (topic, record.group, record.size),
     )
 

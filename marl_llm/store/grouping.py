@@ -60,10 +60,10 @@ def give_up(db: sqlite3.Connection, topic: str, rule: Rule, now: float) -> None:
 
 
 def complete(db: sqlite3.Connection, topic: str, count: int, rule: Rule, now: float) -> list[int]:
-    """The oldest free groups that are complete, at most so many."""
+    """The free groups of the lowest numbers that are complete, at most so many."""
     rows = db.execute(
         f"SELECT number {FREE}"
-        f" AND good + {EXCUSED[rule]} = size AND {ENOUGH} ORDER BY first LIMIT ?",
+        f" AND good + {EXCUSED[rule]} = size AND {ENOUGH} ORDER BY number LIMIT ?",
         (topic, now, count),
     )
     return [number for (number,) in rows]
@@ -134,7 +134,7 @@ def _void(
         "SELECT number, episode, MAX(attempt) + 1, r.void"
         f" FROM groups g INDEXED BY {index} CROSS JOIN records r USING (topic, number)"
         f" WHERE topic = ? AND {condition} AND closed = 0 AND g.void > 0 AND r.void IS NOT NULL"
-        " GROUP BY number, episode ORDER BY MIN(first), MIN(place)",
+        " GROUP BY number, episode ORDER BY number, MIN(place)",
         (topic, value),
     )
     return tuple(Missing(*row) for row in rows)

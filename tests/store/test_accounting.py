@@ -43,7 +43,7 @@ class Group:
 
 
 class Model:
-    """A topic as the documentation describes it; its groups stand in the order of their start."""
+    """A topic as the documentation describes it."""
 
     def __init__(self):
         self.groups: dict[int, Group] = {}
@@ -130,7 +130,7 @@ class Model:
     def free(self, now):
         return [
             group
-            for group in self.groups.values()
+            for _, group in sorted(self.groups.items())
             if not group.closed and (group.claim is None or group.expires <= now)
         ]
 
