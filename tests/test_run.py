@@ -1,6 +1,5 @@
 """Whole runs from the command line: what they leave, and that nothing can break them."""
 
-import contextlib
 import json
 import os
 import random
@@ -11,6 +10,7 @@ import subprocess
 import sys
 import time
 from collections import Counter
+from contextlib import closing, suppress
 from pathlib import Path
 
 import pytest
@@ -20,6 +20,7 @@ from marl_llm.cli import main
 from marl_llm.errors import CheckpointError
 from marl_llm.learn import checkpoints
 from marl_llm.report.metrics import read
+from marl_llm.store import FILE, Counts, SqliteStore
 
 UPDATES = 4
 SMALL = (
@@ -84,7 +85,15 @@ def summary(run_dir):
     return json.loads((run_dir / "summary.json").read_text())
 
 
+def accounts(run_dir, policy="main"):
+    """What became of all that was put for a policy, as the newest checkpoint has it."""
+    with closing(SqliteStore(":memory:", time.time)) as store:
+        store.restore(checkpoints.all_of(run_dir)[-1] / FILE)
+        return store.counts(policy)
+
+
 def same(run_dir, whole):
+    assert accounts(run_dir) == accounts(whole), "nothing is put twice"
     assert losses(run_dir) == losses(whole)
     assert weights(run_dir) == weights(whole)
     assert updates_of(run_dir) == updates_of(whole), "no line is doubled or lost"
@@ -133,6 +142,8 @@ def test_a_run_leaves_a_whole_folder(whole):
     tables = [json.loads(path.read_text()) for path in (whole / "policies").iterdir()]
     assert [list(table) for table in tables] == [["kuhn"]] * 3
     assert len(checkpoints.all_of(whole)) == UPDATES
+    played = 16 * UPDATES
+    assert accounts(whole) == Counts(put=played, acknowledged=played)
     measured = {row["update"]: row.get("evaluate/self/nash_conv") for row in read(whole)}
     scores = [checkpoints.load(path).score for path in checkpoints.all_of(whole)]
     assert scores == [None, -measured[2], None, -measured[4]], "so that the best one is kept"
@@ -265,7 +276,7 @@ def test_killed_at_its_start_and_at_a_random_moment_it_ends_with_the_same_weight
     update, delay = moment.randrange(UPDATES), moment.uniform(0, 0.5)
     print(f"killed {delay:.3f} s after update {update}")  # shown when the test fails
     process = spawn(f"resume={run_dir}")
-    with contextlib.suppress(AssertionError):  # it may be done before the moment comes
+    with suppress(AssertionError):  # it may be done before the moment comes
         wait_until(process, lambda: update in updates_of(run_dir))
     time.sleep(delay)
     process.kill()

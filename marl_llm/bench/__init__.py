@@ -15,6 +15,7 @@ BENCHMARKS = {  # word -> module
     "credit": "crediting",
     "chaos": "chaos",
     "calls": "calls",
+    "store": "storing",
 }
 
 

@@ -202,7 +202,7 @@ class RayRuntime:
 
     def close(self) -> None:
         """End the cluster that this runtime started."""
-        ray.shutdown()
+        stop_cluster()
 
     def _begin(
         self, what: str, actor: Any, begin: Callable[[], ray.ObjectRef], update: int | None
@@ -254,6 +254,11 @@ def start_cluster(processes: int) -> None:
         configure_logging=False,
         _node_ip_address="127.0.0.1",
     )
+
+
+def stop_cluster() -> None:
+    """End this process's cluster, if there is one, and all actors in it."""
+    ray.shutdown()
 
 
 def start_store(

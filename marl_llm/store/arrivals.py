@@ -27,17 +27,21 @@ def arrive(
     db.execute("INSERT OR IGNORE INTO topics (name) VALUES (?)", (topic,))
     (oldest,) = db.execute("SELECT oldest FROM topics WHERE name = ?", (topic,)).fetchone()
     fates: Counter[str] = Counter()
-    touched: set[int] = set()
+    touched: dict[int, int] = {}  # group -> its size
     begun = 0
     for record in records:
-        fate = fate_of(db, topic, record, oldest)
+        known = _known(db, topic, record.key.episode)
+        group = _group(db, topic, record.group)
+        fate = fate_of(record, known, group, oldest)
         fates[fate] += 1
         if fate == "new":
-            fates["void"] += _keep(db, topic, record)
-            begun += _enlist(db, topic, record)
-            touched.add(record.group)
-    for group in touched:
-        _sum_up(db, topic, group, retries)
+            fates["void"] += _keep(db, topic, record, known)
+            if group is None:
+                begun += 1
+                _begin(db, topic, record)
+            touched[record.group] = record.size
+    for number, size in touched.items():
+        _sum_up(db, topic, number, size, retries)
     if begun and (taken := places(db, topic)) > capacity:
         raise FullError(
             f"{begun} groups come new into topic {topic!r}, which would then hold {taken} records, "
@@ -57,33 +61,37 @@ def places(db: sqlite3.Connection, topic: str) -> int:
     So what has begun can always be completed, and a full topic is never one of halves only.
     """
     (taken,) = db.execute(
-        "SELECT COALESCE(SUM(MAX(size, records)), 0) FROM groups WHERE topic = ? AND closed = 0",
+        "SELECT COALESCE(SUM(MAX(size, records)), 0) FROM groups INDEXED BY open_groups"
+        " WHERE topic = ? AND closed = 0",
         (topic,),
     ).fetchone()
     return taken
 
 
-def fate_of(db: sqlite3.Connection, topic: str, record: Record, oldest: int) -> str:
+Known = tuple[str, int, str | None, int]  # path, attempt, why it is void, number of the group
+
+
+def fate_of(
+    record: Record, known: Sequence[Known], group: tuple[int, bool] | None, oldest: int
+) -> str:
     """What is to become of a record: "new", "doubled" or "dropped".
+
+    Args:
+        record: that comes.
+        known: what is there of its episode.
+        group: its size, and whether it was claimed or closed; None = there is none yet.
+        oldest: version that is still accepted.
 
     Raises:
         EpisodeError: its group, or its group's size, is not what it was before.
     """
     key = record.key
-    known = db.execute(
-        "SELECT path, attempt, void, number FROM records WHERE topic = ? AND episode = ?",
-        (topic, key.episode),
-    ).fetchall()
-    group = db.execute(
-        "SELECT size, closed OR claim IS NOT NULL FROM groups WHERE topic = ? AND number = ?",
-        (topic, record.group),
-    ).fetchone()
     was = known[0][3] if known else record.group
-    size = group[0] if group else record.size
+    size = record.size if group is None else group[0]
     if (was, size) != (record.group, record.size):
         raise EpisodeError(
-            f"episode {key.episode} comes into topic {topic!r} with group {record.group} of "
-            f"{record.size} episodes, but has group {was}, of {size}; ids of groups must be unique"
+            f"episode {key.episode} comes with group {record.group} of {record.size} episodes, but "
+            f"has group {was}, of {size}; ids of groups must be unique in a topic"
         )
     if known:
         _, attempt, void, _ = known[0]
@@ -98,18 +106,29 @@ def fate_of(db: sqlite3.Connection, topic: str, record: Record, oldest: int) -> 
     return "dropped" if shut or record.version < oldest else "new"
 
 
-def _keep(db: sqlite3.Connection, topic: str, record: Record) -> int:
+def _known(db: sqlite3.Connection, topic: str, episode: int) -> list[Known]:
+    return db.execute(
+        "SELECT path, attempt, void, number FROM records WHERE topic = ? AND episode = ?",
+        (topic, episode),
+    ).fetchall()
+
+
+def _group(db: sqlite3.Connection, topic: str, number: int) -> tuple[int, bool] | None:
+    return db.execute(
+        "SELECT size, closed OR claim IS NOT NULL FROM groups WHERE topic = ? AND number = ?",
+        (topic, number),
+    ).fetchone()
+
+
+def _keep(db: sqlite3.Connection, topic: str, record: Record, known: Sequence[Known]) -> int:
     """Write a new record down; how many records it makes void, itself included."""
     key = record.key
     mine = (topic, key.episode)
-    known = db.execute(
-        "SELECT attempt, void FROM records WHERE topic = ? AND episode = ?", mine
-    ).fetchone()
     void, voided = record.void, 0
-    if known and known[0] != key.attempt:  # a failed attempt gives way
+    if known and known[0][1] != key.attempt:  # a failed attempt gives way
         db.execute("DELETE FROM records WHERE topic = ? AND episode = ?", mine)
-    elif known and known[1] is not None:
-        void = void or known[1]
+    elif known and known[0][2] is not None:
+        void = void if void is not None else known[0][2]
     elif known and void is not None:
         db.execute(
             "DELETE FROM bodies WHERE place IN"
@@ -138,25 +157,21 @@ def _keep(db: sqlite3.Connection, topic: str, record: Record) -> int:
     return voided + 1
 
 
-def _enlist(db: sqlite3.Connection, topic: str, record: Record) -> bool:
-    """Make sure that the record's group is there; whether it is new."""
-    return (
-        db.execute(
-            "INSERT OR IGNORE INTO groups (topic, number, size, first)"
-            " SELECT ?, ?, ?, MAX(place) FROM records",
-            (topic, record.group, record.size),
-        ).rowcount
-        == 1
+def _begin(db: sqlite3.Connection, topic: str, record: Record) -> None:
+    """Begin the group of a record."""
+    db.execute(
+        "INSERT INTO groups (topic, number, size) VALUES (?, ?, ?)",
+        (topic, record.group, record.size),
     )
 
 
-def _sum_up(db: sqlite3.Connection, topic: str, group: int, retries: int) -> None:
+def _sum_up(db: sqlite3.Connection, topic: str, number: int, size: int, retries: int) -> None:
     """Count a group's records again.
 
     Raises:
         EpisodeError: it has more episodes than it should.
     """
-    mine = (topic, group)
+    mine = (topic, number)
     count, good, void, spent, oldest = db.execute(
         "SELECT SUM(parts), SUM(void IS NULL), SUM(void IS NOT NULL),"
         " SUM(void IS NOT NULL AND attempt >= ?), MIN(CASE WHEN void IS NULL THEN version END)"
@@ -164,11 +179,10 @@ def _sum_up(db: sqlite3.Connection, topic: str, group: int, retries: int) -> Non
         " WHERE topic = ? AND number = ? GROUP BY episode)",
         (retries, *mine),
     ).fetchone()
-    (size,) = db.execute("SELECT size FROM groups WHERE topic = ? AND number = ?", mine).fetchone()
     if good + void > size:
         raise EpisodeError(
-            f"{good + void} episodes come into group {group} of topic {topic!r}, which should have "
-            f"{size}; ids of groups must be unique"
+            f"{good + void} episodes come into group {number}, which should have {size}; ids of "
+            "groups must be unique in a topic"
         )
     db.execute(
         "UPDATE groups SET records = ?, good = ?, void = ?, spent = ?, oldest = ?"

@@ -17,7 +17,12 @@ from marl_llm.store.records import Key, Missing, Record, Rule
 EXCUSED: dict[Rule, str] = {"wait": "0", "refill": "spent", "partial": "void"}
 # One alone has nothing to be compared with, unless it was planned so.
 ENOUGH = "good >= MIN(2, size)"
-FREE = "topic = ? AND closed = 0 AND (claim IS NULL OR expires <= ?)"
+# SQLite, which knows nothing of how many groups are closed, would look through all of them.
+FREE = (
+    "FROM groups INDEXED BY open_groups"
+    " WHERE topic = ? AND closed = 0 AND (claim IS NULL OR expires <= ?)"
+)
+# Of joins, SQLite takes a CROSS JOIN in the order in which it is written: groups first.
 
 End = Literal["acknowledged", "dropped", "given_up"]
 
@@ -30,9 +35,7 @@ def forget(db: sqlite3.Connection, topic: str, oldest: int, now: float) -> None:
     db.execute("INSERT OR IGNORE INTO topics (name) VALUES (?)", (topic,))
     db.execute("UPDATE topics SET oldest = MAX(oldest, ?) WHERE name = ?", (oldest, topic))
     (oldest,) = db.execute("SELECT oldest FROM topics WHERE name = ?", (topic,)).fetchone()
-    stale = db.execute(
-        f"SELECT number FROM groups WHERE {FREE} AND oldest < ?", (topic, now, oldest)
-    )
+    stale = db.execute(f"SELECT number {FREE} AND oldest < ?", (topic, now, oldest))
     close(db, topic, [number for (number,) in stale.fetchall()], "dropped")
     gone = db.execute(
         "DELETE FROM records WHERE topic = ? AND version < ? AND (SELECT closed FROM groups g"
@@ -50,8 +53,7 @@ def forget(db: sqlite3.Connection, topic: str, oldest: int, now: float) -> None:
 def give_up(db: sqlite3.Connection, topic: str, rule: Rule, now: float) -> None:
     """Close free groups that wait for nothing more and have too few good episodes to be of use."""
     hopeless = db.execute(
-        f"SELECT number FROM groups WHERE {FREE}"
-        f" AND good + {EXCUSED[rule]} = size AND NOT {ENOUGH}",
+        f"SELECT number {FREE} AND good + {EXCUSED[rule]} = size AND NOT {ENOUGH}",
         (topic, now),
     )
     close(db, topic, [number for (number,) in hopeless.fetchall()], "given_up")
@@ -62,7 +64,7 @@ def complete(
 ) -> list[int]:
     """The free groups of the lowest numbers that are complete, at most so many."""
     rows = db.execute(
-        f"SELECT number FROM groups WHERE {FREE}"
+        f"SELECT number {FREE}"
         f" AND good + {EXCUSED[rule]} = size AND {ENOUGH} AND number < COALESCE(?, number + 1)"
         " ORDER BY number LIMIT ?",
         (topic, now, before, count),
@@ -101,7 +103,7 @@ def records_of(db: sqlite3.Connection, topic: str, claim: int) -> tuple[Record, 
     """The good records of a claim, in the order in which they came."""
     rows = db.execute(
         "SELECT episode, attempt, path, number, size, version, body, partners"
-        " FROM groups g JOIN records r USING (topic, number) JOIN bodies USING (place)"
+        " FROM groups g CROSS JOIN records r USING (topic, number) CROSS JOIN bodies USING (place)"
         " WHERE topic = ? AND claim = ? ORDER BY place",
         (topic, claim),
     )
@@ -118,15 +120,24 @@ def records_of(db: sqlite3.Connection, topic: str, claim: int) -> tuple[Record, 
     )
 
 
-def void_of(
-    db: sqlite3.Connection, topic: str, condition: str, value: int | None
+def lost_of(db: sqlite3.Connection, topic: str, claim: int) -> tuple[Missing, ...]:
+    """The void members of a claim's groups."""
+    return _void(db, "leased_groups", "claim = ?", topic, claim)
+
+
+def missing(db: sqlite3.Connection, topic: str, retries: int) -> tuple[Missing, ...]:
+    """The void members of groups that nobody has claimed, which have attempts left."""
+    return _void(db, "open_groups", "claim IS NULL AND attempt < ?", topic, retries)
+
+
+def _void(
+    db: sqlite3.Connection, index: str, condition: str, topic: str, value: int
 ) -> tuple[Missing, ...]:
-    """The void members of open groups that meet a condition on `groups` and `records`."""
     rows = db.execute(
         "SELECT number, episode, MAX(attempt) + 1, r.void"
-        " FROM groups g JOIN records r USING (topic, number)"
-        f" WHERE topic = ? AND closed = 0 AND r.void IS NOT NULL AND {condition}"
-        " GROUP BY number, episode ORDER BY MIN(first), MIN(place)",
+        f" FROM groups g INDEXED BY {index} CROSS JOIN records r USING (topic, number)"
+        f" WHERE topic = ? AND {condition} AND closed = 0 AND g.void > 0 AND r.void IS NOT NULL"
+        " GROUP BY number, episode ORDER BY number, MIN(place)",
         (topic, value),
     )
     return tuple(Missing(*row) for row in rows)

@@ -31,8 +31,7 @@ CREATE TABLE topics (
 ) WITHOUT ROWID;
 CREATE TABLE groups (
     topic TEXT NOT NULL, number INTEGER NOT NULL,
-    size INTEGER NOT NULL,   -- episodes that it should have
-    first INTEGER NOT NULL,  -- place of its first record
+    size INTEGER NOT NULL,  -- episodes that it should have
     records INTEGER NOT NULL DEFAULT 0,
     good INTEGER NOT NULL DEFAULT 0,   -- episodes
     void INTEGER NOT NULL DEFAULT 0,   -- episodes
@@ -41,7 +40,7 @@ CREATE TABLE groups (
     claim INTEGER, expires REAL, closed INTEGER NOT NULL DEFAULT 0,
     PRIMARY KEY (topic, number)
 ) WITHOUT ROWID;
-CREATE INDEX open_groups ON groups (topic, first) WHERE closed = 0;
+CREATE INDEX open_groups ON groups (topic, number) WHERE closed = 0;
 CREATE INDEX leased_groups ON groups (topic, claim) WHERE claim IS NOT NULL;
 CREATE TABLE records (
     place INTEGER PRIMARY KEY,
@@ -50,7 +49,7 @@ CREATE TABLE records (
     version INTEGER NOT NULL, partners TEXT, void TEXT,
     UNIQUE (topic, episode, path)
 );
-CREATE INDEX records_of_groups ON records (topic, number);
+CREATE INDEX records_of_groups ON records (topic, number, episode);
 CREATE INDEX records_by_age ON records (topic, version);
 CREATE TABLE bodies (place INTEGER PRIMARY KEY, body BLOB NOT NULL);
 CREATE TABLE claims (given INTEGER NOT NULL);  -- one row: how many there were

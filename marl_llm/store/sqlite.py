@@ -83,7 +83,7 @@ class SqliteStore:
                 claim,
                 grouping.records_of(self._db, topic, claim),
                 now + lease,
-                grouping.void_of(self._db, topic, "claim = ?", claim),
+                grouping.lost_of(self._db, topic, claim),
             )
 
     def acknowledge(self, topic: str, claim: int) -> None:
@@ -114,7 +114,7 @@ class SqliteStore:
 
     def missing(self, topic: str) -> tuple[Missing, ...]:
         """As `Store.missing`."""
-        return grouping.void_of(self._db, topic, "claim IS NULL AND attempt < ?", self._retries)
+        return grouping.missing(self._db, topic, self._retries)
 
     def counts(self, topic: str) -> Counts:
         """As `Store.counts`."""
@@ -123,7 +123,7 @@ class SqliteStore:
             " FROM topics, (SELECT COALESCE(SUM(NOT had), 0) AS waiting,"
             " COALESCE(SUM(had), 0) AS leased FROM"
             " (SELECT claim IS NOT NULL AND expires > ? AS had"
-            " FROM groups g JOIN records r USING (topic, number)"
+            " FROM groups g INDEXED BY open_groups CROSS JOIN records r USING (topic, number)"
             " WHERE topic = ? AND closed = 0 AND r.void IS NULL)) WHERE name = ?",
             (self._clock(), topic, topic),
         ).fetchone()

@@ -6,6 +6,7 @@ import os
 import shutil
 import signal
 import time
+from contextlib import closing
 from pathlib import Path
 
 import numpy as np
@@ -21,6 +22,7 @@ from marl_llm.local import LocalRuntime
 from marl_llm.report.metrics import read
 from marl_llm.rollout.plans import balanced
 from marl_llm.settings import RunSettings
+from marl_llm.store import FILE, Counts, Key, Record, SqliteStore
 from marl_llm.types import Request, Sampling
 
 UPDATES = 2
@@ -107,6 +109,26 @@ def test_ray_gives_the_numbers_of_one_process_and_leaves_none(local, tmp_path, c
     assert gone(set(children()) - before)
     assert shown.err == "", "Ray keeps quiet"
     assert "ray" not in shown.out.replace(str(run_dir), "").lower()
+
+
+@pytest.mark.ray
+def test_a_killed_run_goes_on_with_the_store_of_its_checkpoint(local, tmp_path):
+    run_dir = Path(shutil.copytree(local, tmp_path / "run"))
+    shutil.rmtree(run_dir / "checkpoints" / f"update_{UPDATES:06d}")
+    config = (run_dir / "config.yaml").read_text()
+    assert "name: local" in config
+    (run_dir / "config.yaml").write_text(config.replace("name: local", "name: ray"))
+    lost = [Record(Key(16 + n), 16 + n, 1, 1, b"play") for n in range(16)]  # of the last update
+    with closing(SqliteStore(run_dir / FILE, time.time)) as store:
+        store.put("main", lost)
+        store.acknowledge("main", store.claim("main", 8, 1, 60).id)
+    assert main(["train", f"resume={run_dir}"]) == 0
+    assert files(run_dir) == files(local)
+    with closing(SqliteStore(run_dir / FILE, time.time)) as store:
+        played = 16 * UPDATES
+        assert store.counts("main") == Counts(put=played, acknowledged=played)
+        (engine,) = store.consumers()
+        assert (engine.name, engine.version, engine.staleness) == ("the engine of main", 2, 0)
 
 
 PLACE = "+annotator@policies.main.annotators"

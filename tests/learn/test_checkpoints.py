@@ -30,6 +30,14 @@ def test_what_was_kept_comes_back(tmp_path):
     assert checkpoints.intact(tmp_path) == found
 
 
+def test_other_files_of_the_run_are_part_of_it(tmp_path):
+    files = {"store.sqlite": lambda path: path.write_text("records")}
+    found = checkpoints.save(tmp_path, 20, {}, {}, keep=1, files=files)
+    assert (found.path / "store.sqlite").read_text() == "records"
+    (found.path / "store.sqlite").write_text("record!")
+    assert "store.sqlite was altered" in checkpoints.fault_of(found.path)
+
+
 @pytest.mark.parametrize("name", ["policies/main/weights.safetensors", "state.json"])
 def test_an_altered_file_is_named_and_the_one_before_offered(tmp_path, name):
     keep(tmp_path, 20)
