@@ -278,9 +278,8 @@ class RunSettings:
         for game in self.games:
             for role in makers[game]().roles.values():
                 for lineup in self.rollout.lineups:
-                    by_role = isinstance(lineup, Mapping)
-                    names = (lineup.get(role),) if by_role else lineup
-                    for name in names:
+                    sits = [lineup.get(role)] if isinstance(lineup, Mapping) else lineup
+                    for name in sits:
                         if name in own:
                             found.setdefault(role, own[name])
         return found

@@ -90,7 +90,7 @@ class RemoteStore:
 
     def __init__(self, actor: Any = None) -> None:
         """A client of this actor; None = of the run's store."""
-        self._actor = ray.get_actor(STORE) if actor is None else actor
+        self._actor: Any = ray.get_actor(STORE) if actor is None else actor
 
     def put(self, topic: str, records: Sequence[Record]) -> int:
         """As `Store.put`."""
@@ -179,7 +179,7 @@ class RemoteEngine:
     def __init__(self, policy: str) -> None:
         """Become a client; waits until the engine is loaded."""
         self._who = engine_of(policy)
-        self._actor = ray.get_actor(self._who)
+        self._actor: Any = ray.get_actor(self._who)
         self._queue: list[Request] = []  # to be handed over
         self._asked: dict[int, Request] = {}  # without a reply so far
         self._pending: ray.ObjectRef | None = None

@@ -321,5 +321,5 @@ def _actor(host: type, name: str | None, gpu: float = 0.0) -> Any:
 
     Its arguments hold no handles of others, which would not outlive a restart.
     """
-    made = ray.remote(host)
+    made: Any = ray.remote(host)
     return made.options(name=name, num_cpus=1, num_gpus=gpu, max_restarts=-1, max_task_retries=0)
