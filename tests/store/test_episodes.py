@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from marl_llm.credit.batch import from_episodes, turns_of
+from marl_llm.credit.columns import from_episodes, turns_of
 from marl_llm.errors import EpisodeError
 from marl_llm.store.codec import decode, encode
 from marl_llm.store.episodes import episodes_of, record_of, thin, versions_of
