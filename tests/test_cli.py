@@ -81,7 +81,7 @@ def refused(capsys, *words):
         ("train runtime=rya", "runtime.name must be one of local, ray, got 'rya'"),
         ("train evaluation.nash_conv=[kun]", "did you mean 'kuhn'?"),
         ("train rollout.lineups=[[sefl]]", "did you mean 'self'?"),
-        ("train rollout.lineups=[[]]", "at least one name, such as [[self]]; got [[]]"),
+        ("train rollout.lineups=[[]]", "by role; got [[]]"),
         ("train rollout.lineups=[]", "must hold at least one line-up"),
         ("train rollout.episodes=0", "rollout.episodes must be at least 1, got 0"),
         ("train rollout.episodes=8 rollout.group_size=3", "multiple of rollout.group_size"),
