@@ -32,6 +32,7 @@ from marl_llm.errors import ConfigError, nearest
 from marl_llm.targets import OURS, module_of
 
 ROOT = Path(__file__).parent / "configs"
+FIRST = "kuhn_selfplay"  # the experiment of a command line that names none
 POLICY_GROUPS = ("model", "engine", "credit", "learner", "loss")  # groups that a policy is made of
 LOSS_PATH = "learner.loss"  # where the loss sits inside a policy
 PLACES = {  # where a member of the other groups usually goes
@@ -65,7 +66,8 @@ def compose(words: Sequence[str]) -> dict[str, Any]:
     Raises:
         ConfigError: a word is not ``key=value``, or names an unknown group member or key.
     """
-    overrides = [override for word in words for override in _expand(word)]
+    policies = _policies(words)
+    overrides = [override for word in words for override in _expand(word, policies)]
     GlobalHydra.instance().clear()
     try:
         with initialize_config_dir(str(ROOT), version_base="1.3"):
@@ -81,8 +83,16 @@ def compose(words: Sequence[str]) -> dict[str, Any]:
     return {"experiment": chosen, **container}  # type: ignore[dict-item]
 
 
-def _expand(word: str) -> list[str]:
-    """Hydra's overrides for one word of ours.
+def _policies(words: Sequence[str]) -> list[str]:
+    """Names of the policies of the experiment that these words choose, as its YAML lists them."""
+    chosen = [word.partition("=")[2] for word in words if word.startswith("experiment=")]
+    path = ROOT / "experiment" / f"{chosen[-1] if chosen else FIRST}.yaml"
+    text = path.read_text(encoding="utf-8") if path.is_file() else ""
+    return list(dict.fromkeys(re.findall(r"@policies\.(\w+)\.", text))) or ["main"]
+
+
+def _expand(word: str, policies: Sequence[str]) -> list[str]:
+    """Hydra's overrides for one word of ours; what a policy is made of goes to all policies.
 
     Values are set by force (``++``), since defaults live in the dataclasses and not in the YAML;
     whether a key exists is then for the dataclass to say, which knows all of them.
@@ -110,8 +120,9 @@ def _expand(word: str) -> list[str]:
         return [f"++runtime.name={value}"]
     if head not in POLICY_GROUPS:
         return [f"++{key.removeprefix('+')}={value}"]
-    place = f"policies.main.{LOSS_PATH if head == 'loss' else head}"
-    return [f"++{place}.{rest}={value}"] if rest else [f"{head}@{place}={value}"]
+    part = LOSS_PATH if head == "loss" else head
+    places = [f"policies.{policy}.{part}" for policy in policies]
+    return [f"++{at}.{rest}={value}" if rest else f"{head}@{at}={value}" for at in places]
 
 
 def _groups() -> set[str]:

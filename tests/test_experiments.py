@@ -13,16 +13,12 @@ EXPERIMENTS = choices("experiment")
 LARGE = {"mars_qwen3_4b"}
 SMALL = [
     "updates=2",
-    "rollout.episodes=12",
+    "rollout.episodes=16",  # of any of their groups
     "evaluation.pairs=2",
     "evaluation.thoughts=1",
-    "policies.main.coldstart.games=60",
-    "policies.main.coldstart.fit.steps=20",
     "model.layers=1",
     "model.width=32",
 ]
-
-GROUPS = {"household_hae": ["rollout.group_size=4"]}  # 12 episodes are no multiple of their own
 
 
 def settings(name, *words):
@@ -46,7 +42,8 @@ def test_an_experiment_has_a_plan_without_failures(name, tmp_path, monkeypatch):
 
 @pytest.mark.parametrize("name", sorted(set(EXPERIMENTS) - LARGE))
 def test_a_credit_rule_can_be_changed_by_one_word(name):
-    assert type(settings(name, "credit=gae").policies["main"].credit).__name__ == "GAE"
+    policies = settings(name, "credit=gae").policies.values()
+    assert {type(policy.credit).__name__ for policy in policies} == {"GAE"}
 
 
 @pytest.mark.parametrize("rule", choices("credit"))
@@ -91,7 +88,12 @@ def test_the_papers_scale_needs_this_much(monkeypatch):
 @pytest.mark.parametrize("name", sorted(set(EXPERIMENTS) - LARGE))
 def test_a_small_experiment_runs(name, tmp_path, capsys):
     run_dir = tmp_path / "run"
-    words = [f"experiment={name}", f"run.dir={run_dir}", *SMALL, *GROUPS.get(name, ())]
+    run = settings(name)
+    cold = {"games": 60, "fit.steps": 20}
+    words = [f"policies.{p}.coldstart.{key}={n}" for p in run.policies for key, n in cold.items()]
+    if run.evaluation.success:
+        words.append("evaluation.success=8")
+    words += [f"experiment={name}", f"run.dir={run_dir}", *SMALL]
     assert main(["train", *words]) == 0
     assert "report:" in capsys.readouterr().out
     assert read(run_dir / "config.yaml")["experiment"] == name
