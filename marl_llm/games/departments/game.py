@@ -211,12 +211,14 @@ class Departments(Delegation):
         return f"report: {self._some_code('w', random)} {self._some_code('w', random)}"
 
     def wander(self, call: Call, rng: np.random.Generator) -> str:
-        """Ask somebody about some code, or look at some rows."""
+        """Ask one or two about some code, or look at some rows."""
         random = Random(int(rng.integers(2**63)))
         code = self._some_code("w", random)
         if call.role == self.planner:
             task = code if self.size.short else f"What do you keep of {code}?"
-            return f"ask {random.choice(list(self.departments))}: {task}"
+            several = not self.size.short and self.free("clerk") > 1
+            asked = random.sample(list(self.departments), random.randint(1, 2) if several else 1)
+            return f" {APART} ".join(f"ask {department}: {task}" for department in asked)
         if self.size.short:
             return f"get {code}"
         table = self._department(call).table
