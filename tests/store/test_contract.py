@@ -307,6 +307,7 @@ def test_refill_asks_for_further_attempts_as_long_as_the_budget_lasts(make):
     assert box.missing("main") == (Missing(0, 1, 1, "killed"), Missing(0, 2, 1, "timed out"))
     assert box.claim("main", 1, 0, 1, "refill") is None
     box.put("main", [record(1, 1, group=0, size=3), record(2, 1, group=0, size=3, void="again")])
+    assert box.put("main", [record(2, 0, group=0, size=3, void="timed out")]) == 0, "a late one"
     assert box.missing("main") == (Missing(0, 2, 2, "again"),)
     assert box.claim("main", 1, 0, 1, "refill") is None
     box.put("main", [record(2, 2, group=0, size=3, void="for good")])
@@ -314,9 +315,9 @@ def test_refill_asks_for_further_attempts_as_long_as_the_budget_lasts(make):
     claim = box.claim("main", 1, 0, 1, "refill")
     assert bodies(claim) == ["0.0", "1.1"]
     assert claim.lost == (Missing(0, 2, 3, "for good"),)
-    assert box.counts("main") == Counts(put=6, leased=2, void=4)
+    assert box.counts("main") == Counts(put=7, leased=2, void=4, doubled=1)
     box.acknowledge("main", claim.id)
-    assert box.counts("main") == Counts(put=6, acknowledged=2, void=3, given_up=1)
+    assert box.counts("main") == Counts(put=7, acknowledged=2, void=3, given_up=1, doubled=1)
 
 
 def test_a_group_of_one_whose_attempts_have_all_failed_is_given_up(make):
