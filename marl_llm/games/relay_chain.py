@@ -42,7 +42,9 @@ class RelayChain(Delegation):
     asked about; it reports one symbol. Only the planner knows the question, and must ask for each
     link in turn. A report is right if it is what its key leads to.
 
-    With ``solo`` there is nobody to call: one agent looks up and answers.
+    Who looks a key up sees a page of the table, on which other keys may stand beside it. An
+    executor reports one symbol of it; with ``solo`` there is nobody to call, and the one agent that
+    looks up and answers has all pages before it.
     """
 
     def __init__(
@@ -50,6 +52,7 @@ class RelayChain(Delegation):
         *,
         level: int = 3,
         calls: int = 4,
+        page: int = 1,
         solo: bool = False,
         pay: Pay | None = None,
         list_legal: bool = True,
@@ -59,6 +62,7 @@ class RelayChain(Delegation):
         Args:
             level: 1 to 5, see `LEVELS`.
             calls: executors that an episode has; a planner has one turn more.
+            page: keys that stand on the page of each key, itself among them.
             solo: the planner looks up for itself, in as many turns.
             pay: what the agents get.
             list_legal: say in each observation which actions are legal.
@@ -71,7 +75,11 @@ class RelayChain(Delegation):
                 f"relay_chain level {level} has chains of {self.size.longest} links, so calls must "
                 f"be at least that, got {calls}"
             )
-        self.solo = solo
+        if not 1 <= page <= self.size.keys:
+            raise GameError(
+                f"a page of relay_chain level {level} has 1 to {self.size.keys} keys, got {page}"
+            )
+        self.solo, self.page = solo, page
         self.keys = tuple(string.ascii_uppercase[: self.size.keys])
         looks = [f"get {key}" for key in self.keys]
         asks = [f"ask {key}" for key in self.keys]
@@ -115,6 +123,7 @@ class RelayChain(Delegation):
         self.links = {key: symbols[int(rng.integers(len(symbols)))] for key in self.keys}
         self.links |= dict(zip(chain, [*chain[1:], DIGITS[int(rng.integers(10))]], strict=True))
         self.chain = tuple(chain)
+        self.pages = {key: self._page(key, rng) for key in self.keys}
         return chain[0]
 
     def read(self, call: Call, action: str) -> Step | None:
@@ -153,13 +162,16 @@ class RelayChain(Delegation):
             ]
         else:
             found = call.notes
-            said = [f"You looked up {key}: it leads to {symbol}." for key, symbol in found]
+            said = [f"You looked up {key}: {self._in_words(key)}." for key, _ in found]
         asked = f"Where does the chain end that starts at {call.task}?"
         if call.caller is not None:
             asked = f"You are asked where one key leads: {call.task}."
         text = " ".join([asked, *said])
-        brief = " ".join([call.task, *(symbol for _, symbol in found)])
-        return View(text, brief, f"{call.task} {found}")
+        if self.page > 1 and found is call.notes:
+            shown = [f"{at} {self.links[at]}" for key, _ in found for at in self.pages[key]]
+        else:
+            shown = [symbol for _, symbol in found]
+        return View(text, " ".join([call.task, *shown]), f"{call.task} {found} {shown}")
 
     def solve(self, call: Call, rng: np.random.Generator) -> str:
         """Follow the chain, link by link."""
@@ -195,6 +207,20 @@ class RelayChain(Delegation):
             call.task: call.report for place, call in enumerate(self._root.calls) if place in kept
         }
         return float(follow(links, self.chain[0]) == self.links[self.chain[-1]])
+
+    def _page(self, key: str, rng: np.random.Generator) -> tuple[str, ...]:
+        """The keys on the page of a key."""
+        if self.page == 1:
+            return (key,)
+        others = [other for other in self.keys if other != key]
+        beside = [others[place] for place in rng.permutation(len(others))[: self.page - 1]]
+        return tuple((key, *beside)[place] for place in rng.permutation(self.page))
+
+    def _in_words(self, key: str) -> str:
+        """What a page says."""
+        if self.page == 1:
+            return f"it leads to {self.links[key]}"
+        return ", ".join(f"{at} leads to {self.links[at]}" for at in self.pages[key])
 
     def _listed(self, *words: str) -> str:
         return ", ".join(action for action in self.actions if action.partition(" ")[0] in words)

@@ -202,8 +202,9 @@ def test_pay_below_zero_is_refused():
 
 @pytest.mark.parametrize("level", [1, 2, 3, 4, 5])
 @pytest.mark.parametrize("solo", [False, True])
-def test_the_solver_follows_every_chain(level, solo):
-    game = RelayChain(level=level, calls=6, solo=solo)
+@pytest.mark.parametrize("page", [1, 4])
+def test_the_solver_follows_every_chain(level, solo, page):
+    game = RelayChain(level=level, calls=6, solo=solo, page=page)
     rng = np.random.default_rng(0)
     for seed in range(50):
         game.reset(seed)
@@ -244,3 +245,19 @@ def test_an_executor_is_told_its_key_alone():
         act(game, "planner", "ask C")
         seen.add(game.observation("executor_0").text)
     assert len(seen) == 1
+
+
+def test_a_page_shows_the_key_among_others_and_a_page_of_one_only_where_it_leads():
+    game = RelayChain(page=4)
+    game.reset(5)
+    act(game, "planner", "ask C")
+    act(game, "executor_0", "get C")
+    task, *entries = game.observation("executor_0").brief.split()
+    shown = dict(zip(entries[::2], entries[1::2], strict=True))
+    assert (task, len(shown)) == ("C", 4)
+    assert shown == {key: game.links[key] for key in game.pages["C"]}
+    alone = RelayChain()
+    alone.reset(5)
+    act(alone, "planner", "ask C")
+    act(alone, "executor_0", "get C")
+    assert alone.observation("executor_0").brief == f"C {alone.links['C']}"
