@@ -2,7 +2,8 @@
 
 **What a task asks for.** A look-up of the question is asked for if the task holds a cue of its
 relation and names what is known, by any of its names; or if what is known is itself found by a
-look-up that is asked for ("the birthplace of the mentor of X" asks for two). A choice (who is in
+look-up that is asked for ("the birthplace of the mentor of X" asks for two). Going on by the same
+relation takes a cue more. A choice (who is in
 both sets, how many, first or last) is asked for if all that it rests on is, and the task has a word
 for it. A task that asks for nothing of the question may still ask for facts of one relation of the
 things that it names; those then count. Any other task asks for nothing.
@@ -59,10 +60,15 @@ def asked_by(task: str, steps: tuple[Step, ...], world: World) -> Asked:
     asked: dict[int, Step] = {}
     for number, step in enumerate(steps):
         if isinstance(step, Hop):
-            cues = BY_NAME[step.relation].back_cues if step.back else BY_NAME[step.relation].cues
+            relation = BY_NAME[step.relation]
+            cues = relation.back_cues if step.back else relation.cues
             found = {end for each in step.after if each in asked for end in _ends(asked[each])}
-            nested = sum(_same(step, each) for each in _beneath(step, asked).values())
-            if _given(step) <= known | found and _mentions(words, cues) > nested:
+            again = sum(_same(step, each) for each in _beneath(step, asked).values())
+            if (
+                _given(step) <= known | found
+                and _mentions(words, cues) > 0
+                and _mentions(words, relation.cues + relation.back_cues, 1 + again) > again
+            ):
                 asked[number] = step
         elif set(step.after) <= asked.keys() and (
             step.how == "both" or not _WORDS[step.how].isdisjoint(words)
@@ -121,9 +127,17 @@ def points_of(text: str, world: World) -> set[Point]:
     return points
 
 
-def _mentions(words: Counter[str], cues: Cues) -> int:
-    """How often a relation is asked for: each cue as often as all its words are there."""
-    return sum(min(words[word] for word in cue) for cue in cues)
+def _mentions(words: Counter[str], cues: Cues, most: int = 1) -> int:
+    """How many cues the words hold, none of them used twice; no more than `most` are counted."""
+    if most == 0:
+        return 0
+    found = 0
+    for cue in cues:
+        if all(words[word] for word in cue):
+            found = max(found, 1 + _mentions(words - Counter(cue), cues, most - 1))
+            if found == most:
+                break
+    return found
 
 
 def _given(hop: Hop) -> set[Point]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from itertools import pairwise
 
 import pytest
 
@@ -65,7 +66,7 @@ def test_facts_have_their_cardinalities(level):
             for subject in world.of_kind[relation.of]:
                 facts = world.about[subject, relation.name]
                 assert len(facts) == (3 if relation.office else 1)
-                for fact, after in zip(facts, facts[1:], strict=False):
+                for fact, after in pairwise(facts):
                     assert fact.start < fact.end == after.start
                 for fact in facts:
                     assert fact in world.to[relation.name, fact.value]
