@@ -62,7 +62,7 @@ def row(level: int, episodes: int) -> str:
     pages = game.library.pages
     letters = sum(len(page.text()) for page in pages.all) / len(pages.all)
     wins = " | ".join(f"{100 * count / episodes:.0f} %" for count in won.values())
-    times = " | ".join(f"{1000 * statistics.median(some):.2g}" for some in (made, indexed, played))
+    times = " | ".join(f"{1000 * statistics.median(some):.2f}" for some in (made, indexed, played))
     return (
         f"| {level} | {len(pages.titles)} | {letters:.0f} | {wins} | {calls / episodes:.1f} | "
         f"{turns / episodes:.1f} | {times} |"

@@ -146,7 +146,7 @@ class PhantomSearch(Delegation):
 
     def told(self, call: Call) -> View:
         """The question and the reports; or the task and what the tools gave back."""
-        left = self._turns[call.role] - call.turns
+        left = self.turns_left(call)
         asked = self.library.question
         if call.role == self.planner:
             head = f"Question: {asked.text}\nTurns left: {left}. Searchers left: "
@@ -165,7 +165,7 @@ class PhantomSearch(Delegation):
 
     def solve(self, call: Call, rng: np.random.Generator) -> str:
         """Delegate look-up by look-up, what can be found at once at once; look up, then report."""
-        last = call.turns >= self._turns[call.role] - 1
+        last = self.turns_left(call) <= 1
         if call.role == self.planner:
             tasks = [] if last else self._next_tasks(call)
             return f"delegate: {f' {BETWEEN} '.join(tasks)}" if tasks else self.answer()

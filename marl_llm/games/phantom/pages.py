@@ -159,12 +159,15 @@ class Pages:
             )
 
     def _distractor(self, thing: int, chance: random.Random) -> str:
-        sentence, kind = chance.choice(DISTRACTORS[self.world.things[thing].kind])
-        others = self.world.of_kind.get(kind, ())
-        if kind == YEAR or not others:
-            shown = str(chance.randint(*YEARS))
-        else:
-            shown = self._called(chance.choice(others), chance)
+        while True:
+            sentence, kind = chance.choice(DISTRACTORS[self.world.things[thing].kind])
+            if kind == YEAR:
+                shown = str(chance.randint(*YEARS))
+                break
+            others = self.world.of_kind[kind]
+            if others and (other := chance.choice(others)) != thing:
+                shown = self._called(other, chance)
+                break
         return sentence.format(s=self._called(thing, chance), v=shown)
 
     def _called(self, number: int, chance: random.Random) -> str:
