@@ -23,6 +23,10 @@ and, for players that need no model, `solve` (a best action), `guess` (an action
 at once, without knowing) and `wander` (any action that does not). A game with a `worth` (how right
 an answer some of the reports alone allow) also has `call_values`, the exact credit of every call.
 
+Tools may fail, by the rates of `faults.Faults`. An infra fault makes the episode void: it ends at
+once, `void` says why, and what it paid counts for nothing. ``reset(options={"attempt": n})`` draws
+other faults. A content fault is in `Use.fault`, for `use` to heed.
+
 The pay is that of M-GRPO (arXiv 2511.13288): see `Pay`.
 """
 
@@ -31,13 +35,14 @@ from __future__ import annotations
 import math
 from abc import abstractmethod
 from collections.abc import Iterator, Mapping, Sequence, Set
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
 
 from marl_llm.errors import GameError
 from marl_llm.games.call_values import CallValue, call_values
+from marl_llm.games.faults import INFRA, Fault, Faults
 from marl_llm.games.outcomes import Scoring
 from marl_llm.games.text_game import TextGame, View
 from marl_llm.types import FORFEITS, Outcome
@@ -80,6 +85,7 @@ class Use:
 
     tool: str
     argument: str = ""
+    fault: Fault | None = None  # of content, that this use meets
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,6 +143,7 @@ class Delegation(TextGame):
         pay: Pay | None = None,
         actions: Sequence[str] = (),
         list_legal: bool = True,
+        faults: Faults | None = None,
     ):
         """Facts that hold for every episode.
 
@@ -147,6 +154,7 @@ class Delegation(TextGame):
             pay: what they get.
             actions: names of all actions of all roles; empty = free text.
             list_legal: say in each observation which actions are legal.
+            faults: how often tools fail; None = never.
         """
         planner = next(iter(seats))
         if seats[planner] != 1:
@@ -155,6 +163,8 @@ class Delegation(TextGame):
             if low := [role for role in seats if numbers.get(role, 0) < 1]:
                 raise GameError(f"{what} of {low[0]} in {name} must be at least 1, got {numbers}")
         self.pay, self._seats, self._turns = pay or Pay(), dict(seats), dict(turns)
+        self.faults = faults or Faults()
+        self._void: str | None = None
         roles = {planner: planner}
         for role, count in list(seats.items())[1:]:
             roles |= {f"{role}_{number}": role for number in range(count)}
@@ -257,10 +267,15 @@ class Delegation(TextGame):
         values = call_values(self.worth, len(calls))
         return {call.agent: value for call, value in zip(calls, values, strict=True)}
 
+    def void(self) -> str | None:
+        """Which tool failed and how, if that voided the episode; None = it counts."""
+        return self._void
+
     # The hooks of TextGame.
 
     def start(self, rng: np.random.Generator, options: Mapping[str, Any]) -> None:
         """A planner with a question, and nobody called."""
+        self._attempt, self._void = int(options.get("attempt", 0)), None
         task = self.question(rng, options)
         self._root = Call(self.planner, self.planner, task)
         self._calls = {self.planner: self._root}
@@ -314,7 +329,9 @@ class Delegation(TextGame):
                     if self.free(role):  # others of this round may have called the last one
                         self._call(call, role, task, order[call.agent])
             elif isinstance(step, Use):
-                self.use(call, step)
+                self._use(call, step)
+            if self._void is not None:
+                return
             self._run_out(call)
 
     def stand_in(self, agent: str, fault: Outcome) -> str:
@@ -331,10 +348,15 @@ class Delegation(TextGame):
         return [self._earned_by(agent) for agent in self.possible_agents]
 
     def result(self, agent: str) -> Outcome:
-        """Whether its report was right, the fault that it made, or that it was never called."""
+        """Whether its report was right, the fault that it made, or that it was never called.
+
+        All who were called are cut short by a void episode.
+        """
         call = self._calls.get(agent)
         if call is None:
             return Outcome.ABSENT
+        if self._void is not None:
+            return Outcome.TRUNCATED
         if call.ended in FORFEITS:
             return call.ended
         return Outcome.WIN if self._rightness(call) >= 1.0 else Outcome.LOSS
@@ -353,7 +375,19 @@ class Delegation(TextGame):
         """A fault is part of play here, so every ending is paid by `earnings`."""
         self._outcomes = {agent: self.result(agent) for agent in self.possible_agents}
         self._pay([now - then for now, then in zip(self._earned, before, strict=True)])
-        self._end(self.terminations)
+        self._end(self.terminations if self._void is None else self.truncations)
+
+    def _use(self, call: Call, step: Use) -> None:
+        """Use a tool, unless that fails for a reason that is none of the agents' doing."""
+        fault = self.faults.draw(self._seed or 0, self._attempt, call.path, call.turns)
+        if fault is not None and fault.kind in INFRA:
+            self._void = (
+                f"attempt {self._attempt}: the {step.tool} of {call.agent} in its turn "
+                f"{call.turns} {INFRA[fault.kind]}"
+            )
+            self._close(self._root, Outcome.TRUNCATED)
+        else:
+            self.use(call, step if fault is None else replace(step, fault=fault))
 
     def _call(self, caller: Call, role: str, task: str, turn: int) -> None:
         number = self._seats[role] - self.free(role)
