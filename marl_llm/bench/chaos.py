@@ -104,17 +104,15 @@ def measure(options: Options, folder: Path, stage: Any = print) -> dict[str, Any
     run = RunSettings.of(config.compose(words))
     calm, wild = folder / "calm", folder / "wild"
     stage("a run in peace")
-    began = time.monotonic()
     finish(begin(words, calm), calm)
-    seconds = time.monotonic() - began
+    seconds = float(read_summary(calm)["seconds"])
     stage(f"it took {seconds:.0f} s; the same with {options.kills} kills")
     killed = harass(begin(words, wild), wild, options, HURRY * seconds)
     rows = read_metrics(wild)
-    log = wild / incidents.FILE
     return {
         "kills": len(killed),
         "killed": {who: killed.count(who) for who in sorted(set(killed))},
-        "restarts_noted": len(log.read_text().splitlines()) if log.exists() else 0,
+        "restarts_noted": len(incidents.noted(wild)),
         **accounts(run, rows),
         "updates": int(rows[-1]["update"] or 0),
         "seconds": {"calm": seconds, "wild": float(read_summary(wild)["seconds"])},

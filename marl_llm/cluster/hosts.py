@@ -14,7 +14,7 @@ import numpy as np
 
 from marl_llm import team
 from marl_llm import weights as files
-from marl_llm.cluster import recovery
+from marl_llm.cluster import incidents, recovery
 from marl_llm.cluster.clients import STORE, RemoteEngine, RemoteStore, StrangerError, engine_of
 from marl_llm.errors import EpisodeError
 from marl_llm.games import Game
@@ -31,10 +31,12 @@ LEASE_SECONDS = 24 * 3600.0  # no other learner takes over a policy's records
 
 
 def here(run_dir: Path, what: str) -> None:
-    """Write down that this process is `what`."""
-    place = run_dir / PROCESSES
-    place.mkdir(exist_ok=True)
-    (place / what).write_text(str(os.getpid()))
+    """Write down that this process is `what`, and if another was before, that it has ended."""
+    place = run_dir / PROCESSES / what
+    place.parent.mkdir(exist_ok=True)
+    if place.exists():
+        incidents.note(run_dir, f"{what} had ended and was started anew")
+    place.write_text(str(os.getpid()))
 
 
 class StoreHost(SqliteStore):

@@ -3,28 +3,18 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
 from pathlib import Path
 
 FILE = "incidents.log"
 
 
-class Incidents:
-    """Appends to a run's ``incidents.log``, which is there once something has happened."""
+def note(run_dir: Path, text: str) -> None:
+    """Append a line, with the time in front; the file is there once something has happened."""
+    with (run_dir / FILE).open("a", encoding="utf-8") as file:
+        file.write(f"{time.strftime('%Y-%m-%d %H:%M:%S')}  {text}\n")
 
-    def __init__(self, run_dir: Path, clock: Callable[[], float] = time.time) -> None:
-        """Note what happens from now on behind what is there.
 
-        Args:
-            run_dir: the run folder.
-            clock: wall-clock seconds.
-        """
-        self._path, self._clock = run_dir / FILE, clock
-        self.count = 0
-
-    def note(self, text: str) -> None:
-        """One line, with the time in front."""
-        stamp = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(self._clock()))
-        with self._path.open("a", encoding="utf-8") as file:
-            file.write(f"{stamp}  {text}\n")
-        self.count += 1
+def noted(run_dir: Path) -> list[str]:
+    """The lines so far."""
+    path = run_dir / FILE
+    return path.read_text(encoding="utf-8").splitlines() if path.exists() else []

@@ -34,7 +34,7 @@ from marl_llm.cluster.hosts import (
     StoreHost,
     TrainerHost,
 )
-from marl_llm.cluster.incidents import Incidents
+from marl_llm.cluster.incidents import note
 from marl_llm.errors import ModelError
 from marl_llm.rollout.plans import Plan
 from marl_llm.runtime import Collected, Learned
@@ -78,7 +78,7 @@ class RayRuntime:
         """
         run_dir, threads = run_dir.resolve(), team.use_threads(run.runtime.threads)
         self._stale = run.runtime.max_staleness > 0
-        self._incidents = Incidents(run_dir)
+        self._run_dir = run_dir
         self._tasks: dict[ray.ObjectRef, _Task] = {}
         self._played: dict[int, list[Episode]] = {}  # of updates that are not all played
         self._plans: dict[int, tuple[Sequence[Plan], float]] = {}  # their plans, and since when
@@ -130,11 +130,6 @@ class RayRuntime:
             **{f"the trainer of {name}": actor for name, actor in self._trainers.items()},
             **{f"rollout worker {number}": actor for number, actor in enumerate(self._workers)},
         }
-
-    @property
-    def incidents(self) -> int:
-        """How many processes had to be started anew so far."""
-        return self._incidents.count
 
     def serving(self) -> Mapping[str, Engine]:
         """Engines by policy, freshly loaded with the latest weights."""
@@ -216,7 +211,6 @@ class RayRuntime:
             brought = answer(pending, task.what)
         except EndedError:
             insist(task.actor.ready.remote, task.what)
-            self._incidents.note(f"{task.what} had ended; it was started anew and goes on")
             self._begin(task.what, task.actor, task.begin, task.update)
             return
         if task.update is None:
@@ -237,7 +231,7 @@ class RayRuntime:
         for task in self._tasks.values():
             taken = time.monotonic() - task.since
             doing = "a lesson" if task.update is None else f"the games of update {task.update}"
-            self._incidents.note(f"{task.what} has been at {doing} for {taken:.0f} s")
+            note(self._run_dir, f"{task.what} has been at {doing} for {taken:.0f} s")
 
 
 def start_cluster(processes: int) -> None:
