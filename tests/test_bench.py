@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from marl_llm import bench, config
-from marl_llm.bench import crediting, loops, rollout
+from marl_llm.bench import crediting, loops, rollout, storing
 from marl_llm.bench.episodes import drawn, made_up
 from marl_llm.bench.timing import Stopwatch, interleaved, spread, took
 from marl_llm.credit.drawn import LEFT_OUT
@@ -15,6 +15,7 @@ from marl_llm.credit.grpo import GRPO
 from marl_llm.credit.hcapo import HindsightRatio
 from marl_llm.credit.signals import KNOWN
 from marl_llm.errors import ConfigError
+from marl_llm.store import Counts, SqliteStore
 
 TINY = (
     "rollout.episodes=8",
@@ -208,3 +209,44 @@ def test_loops_are_found_where_there_are_any(tmp_path):
     assert list(found) == ["one"]
     assert found["one"](None, None) == [1.0]
     assert sorted(loops.find()) == config.choices("credit")
+
+
+# The store.
+
+
+def test_records_go_through_the_store_whole_and_once():
+    load = storing.Load(records=40, batch=20, group=4, size=10)
+    store = SqliteStore(":memory:", lambda: 0.0)
+    assert storing.records_per_second(store, load) > 0
+    assert storing.records_per_second(store, load, first=40) > 0
+    assert store.counts("bench") == Counts(put=80, acknowledged=80)
+    store.close()
+
+
+@pytest.mark.ray
+def test_bench_store_writes_a_rate_for_each_kind(tmp_path, capsys):
+    file = tmp_path / "bench.json"
+    words = ["--json", str(file), "records=40", "batch=20", "size=10", "rounds=2"]
+    assert bench.main(["store", *words]) == 0
+    result = json.loads(file.read_text())
+    assert result["records_per_second"].keys() == {"memory", "file", "actor"}
+    for name, rates in result["rounds"].items():
+        assert len(rates) == 2
+        assert result["records_per_second"][name] == pytest.approx(np.median(rates))
+    shown = capsys.readouterr().out
+    assert all(name in shown for name in result["rounds"])
+
+
+@pytest.mark.parametrize(
+    "words, message",
+    [
+        (["record=1"], "unknown word 'record'; did you mean 'records'"),
+        (["rounds=0"], "rounds is a number from 1 on, got '0'"),
+        (["--json"], "--json needs a value"),
+        (["records=10", "batch=4"], "records are whole batches"),
+        (["group=3"], "a batch is whole groups"),
+    ],
+)
+def test_words_that_bench_store_does_not_know_are_named(words, message):
+    with pytest.raises(ConfigError, match=message):
+        storing.options(words)
