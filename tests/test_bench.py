@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from marl_llm import bench, config
-from marl_llm.bench import calls, crediting, loops, rollout
+from marl_llm.bench import calls, chaos, crediting, loops, rollout, storing
 from marl_llm.bench.episodes import drawn, made_up
 from marl_llm.bench.timing import Stopwatch, interleaved, spread, took
 from marl_llm.credit.drawn import LEFT_OUT
@@ -15,6 +15,8 @@ from marl_llm.credit.grpo import GRPO
 from marl_llm.credit.hcapo import HindsightRatio
 from marl_llm.credit.signals import KNOWN
 from marl_llm.errors import ConfigError
+from marl_llm.settings import RunSettings
+from marl_llm.store import Counts, SqliteStore
 
 TINY = (
     "rollout.episodes=8",
@@ -228,3 +230,78 @@ def test_bench_calls_writes_every_row(tmp_path, capsys):
 def test_bench_calls_refuses_a_level_that_is_not_there():
     with pytest.raises(ConfigError, match="level is one of"):
         bench.main(["calls", "level=9"])
+
+
+# The store.
+
+
+def test_records_go_through_the_store_whole_and_once():
+    load = storing.Load(records=40, batch=20, group=4, size=10)
+    store = SqliteStore(":memory:", lambda: 0.0)
+    assert storing.records_per_second(store, load) > 0
+    assert storing.records_per_second(store, load, first=40) > 0
+    assert store.counts("bench") == Counts(put=80, acknowledged=80)
+    store.close()
+
+
+@pytest.mark.ray
+def test_bench_store_writes_a_rate_for_each_kind(tmp_path, capsys):
+    file = tmp_path / "bench.json"
+    words = ["--json", str(file), "records=40", "batch=20", "size=10", "rounds=2"]
+    assert bench.main(["store", *words]) == 0
+    result = json.loads(file.read_text())
+    assert result["records_per_second"].keys() == {"memory", "file", "actor"}
+    for name, rates in result["rounds"].items():
+        assert len(rates) == 2
+        assert result["records_per_second"][name] == pytest.approx(np.median(rates))
+    shown = capsys.readouterr().out
+    assert all(name in shown for name in result["rounds"])
+
+
+@pytest.mark.parametrize(
+    "words, message",
+    [
+        (["record=1"], "unknown word 'record'; did you mean 'records'"),
+        (["rounds=0"], "rounds is a number from 1 on, got '0'"),
+        (["--json"], "--json needs a value"),
+        (["records=10", "batch=4"], "records are whole batches"),
+        (["group=3"], "a batch is whole groups"),
+    ],
+)
+def test_words_that_bench_store_does_not_know_are_named(words, message):
+    with pytest.raises(ConfigError, match=message):
+        storing.options(words)
+
+
+# Killed processes.
+
+
+@pytest.mark.ray
+@pytest.mark.slow
+def test_a_run_whose_processes_are_killed_loses_and_doubles_nothing(tmp_path, capsys):
+    cold = [
+        f"policies.{policy}.coldstart.{key}={n}"
+        for policy in ("planner", "executor")
+        for key, n in (("games", 200), ("fit.steps", 40))
+    ]
+    file = tmp_path / "chaos.json"
+    small = ["updates=12", "rollout.episodes=32", "evaluation.every=12", "evaluation.success=16"]
+    words = ["--json", str(file), f"folder={tmp_path}", "kills=3", "draws=1", *cold, *small]
+    assert bench.main(["chaos", *words]) == 0
+    result = json.loads(file.read_text())
+    assert result["updates"] == 12
+    assert (result["lost"], result["doubled"], result["staleness_exceeded"]) == (0, 0, 0)
+    assert sum(result["killed"].values()) == result["kills"]
+    assert "staleness exceeded" in capsys.readouterr().out
+
+
+def test_chaos_counts_what_is_missing_too_much_or_too_old():
+    run = RunSettings.of(config.compose([*chaos.SHORT, "rollout.episodes=128"]))
+    fine = {"store/planner/episodes": 128.0, "store/planner/staleness_of_planner": 1.0}
+    assert set(chaos.accounts(run, [fine, fine]).values()) == {0}
+    rows = [
+        {"store/planner/episodes": 120.0},
+        {"store/executor/episodes": 136.0},
+        {"store/planner/episodes": 128.0, "store/planner/staleness_of_planner": 2.0},
+    ]
+    assert chaos.accounts(run, rows) == {"lost": 8, "doubled": 8, "staleness_exceeded": 1}

@@ -9,10 +9,24 @@ from __future__ import annotations
 import json
 import sqlite3
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field
 
 from marl_llm.errors import EpisodeError, FullError
 from marl_llm.store.records import Record
+
+
+@dataclass(slots=True)
+class Play:
+    """What is there of an episode: one attempt at it."""
+
+    group: int
+    attempt: int
+    void: str | None
+    versions: dict[str, int] = field(default_factory=dict)  # of its records, by path
+
+
+Group = tuple[int, bool]  # size, whether it was claimed or closed
 
 
 def arrive(
@@ -26,22 +40,21 @@ def arrive(
     """
     db.execute("INSERT OR IGNORE INTO topics (name) VALUES (?)", (topic,))
     (oldest,) = db.execute("SELECT oldest FROM topics WHERE name = ?", (topic,)).fetchone()
+    numbers = {record.group for record in records}
+    groups = _groups(db, topic, numbers)
+    plays = _plays(db, topic, {record.key.episode for record in records}, numbers)
+    desk = _Desk(db, topic, plays)
     fates: Counter[str] = Counter()
     touched: dict[int, int] = {}  # group -> its size
-    begun = 0
     for record in records:
-        known = _known(db, topic, record.key.episode)
-        group = _group(db, topic, record.group)
-        fate = fate_of(record, known, group, oldest)
+        fate = fate_of(record, plays.get(record.key.episode), groups.get(record.group), oldest)
         fates[fate] += 1
         if fate == "new":
-            fates["void"] += _keep(db, topic, record, known)
-            if group is None:
-                begun += 1
-                _begin(db, topic, record)
+            fates["void"] += desk.keep(record)
             touched[record.group] = record.size
-    for number, size in touched.items():
-        _sum_up(db, topic, number, size, retries)
+    desk.write()
+    _sum_up(db, topic, touched, plays, retries)
+    begun = len(touched.keys() - groups.keys())
     if begun and (taken := places(db, topic)) > capacity:
         raise FullError(
             f"{begun} groups come new into topic {topic!r}, which would then hold {taken} records, "
@@ -68,37 +81,31 @@ def places(db: sqlite3.Connection, topic: str) -> int:
     return taken
 
 
-Known = tuple[str, int, str | None, int]  # path, attempt, why it is void, number of the group
-
-
-def fate_of(
-    record: Record, known: Sequence[Known], group: tuple[int, bool] | None, oldest: int
-) -> str:
+def fate_of(record: Record, play: Play | None, group: Group | None, oldest: int) -> str:
     """What is to become of a record: "new", "doubled" or "dropped".
 
     Args:
         record: that comes.
-        known: what is there of its episode.
-        group: its size, and whether it was claimed or closed; None = there is none yet.
+        play: what is there of its episode, None = nothing.
+        group: what is there of its group, None = nothing.
         oldest: version that is still accepted.
 
     Raises:
         EpisodeError: its group, or its group's size, is not what it was before.
     """
     key = record.key
-    was = known[0][3] if known else record.group
+    number = record.group if play is None else play.group
     size = record.size if group is None else group[0]
-    if (was, size) != (record.group, record.size):
+    if (number, size) != (record.group, record.size):
         raise EpisodeError(
             f"episode {key.episode} comes with group {record.group} of {record.size} episodes, but "
-            f"has group {was}, of {size}; ids of groups must be unique in a topic"
+            f"has group {number}, of {size}; ids of groups must be unique in a topic"
         )
-    if known:
-        _, attempt, void, _ = known[0]
-        if attempt == key.attempt:
-            repeated = any(path == key.path for path, *_ in known)
-        else:
-            repeated = void is None or (record.void is not None and key.attempt < attempt)
+    if play is not None:
+        if play.attempt == key.attempt:
+            repeated = key.path in play.versions
+        else:  # only a failure makes room for another attempt, and only a later one for a failure
+            repeated = play.void is None or (record.void is not None and key.attempt < play.attempt)
         if repeated:
             return "doubled"
     # A group that was claimed takes nothing in, so that whoever claims it again sees the same.
@@ -106,86 +113,150 @@ def fate_of(
     return "dropped" if shut or record.version < oldest else "new"
 
 
-def _known(db: sqlite3.Connection, topic: str, episode: int) -> list[Known]:
-    return db.execute(
-        "SELECT path, attempt, void, number FROM records WHERE topic = ? AND episode = ?",
-        (topic, episode),
-    ).fetchall()
+def _groups(db: sqlite3.Connection, topic: str, numbers: Collection[int]) -> dict[int, Group]:
+    """What is there of these groups."""
+    rows = db.execute(
+        "SELECT number, size, closed OR claim IS NOT NULL FROM groups"
+        " WHERE topic = ? AND number IN (SELECT value FROM json_each(?))",
+        (topic, json.dumps(list(numbers))),
+    )
+    return {number: (size, bool(shut)) for number, size, shut in rows}
 
 
-def _group(db: sqlite3.Connection, topic: str, number: int) -> tuple[int, bool] | None:
-    return db.execute(
-        "SELECT size, closed OR claim IS NOT NULL FROM groups WHERE topic = ? AND number = ?",
-        (topic, number),
-    ).fetchone()
+def _plays(
+    db: sqlite3.Connection, topic: str, episodes: Collection[int], numbers: Collection[int]
+) -> dict[int, Play]:
+    """What is there of these episodes and of all others of these groups, by episode."""
+    columns = "SELECT episode, path, version, number, attempt, void FROM records WHERE topic = ?"
+    plays: dict[int, Play] = {}
+    for episode, path, version, *play in db.execute(
+        f"{columns} AND episode IN (SELECT value FROM json_each(?))"
+        f" UNION ALL {columns} AND number IN (SELECT value FROM json_each(?))",
+        (topic, json.dumps(list(episodes)), topic, json.dumps(list(numbers))),
+    ):
+        plays.setdefault(episode, Play(*play)).versions[path] = version
+    return plays
 
 
-def _keep(db: sqlite3.Connection, topic: str, record: Record, known: Sequence[Known]) -> int:
-    """Write a new record down; how many records it makes void, itself included."""
-    key = record.key
-    mine = (topic, key.episode)
-    void, voided = record.void, 0
-    if known and known[0][1] != key.attempt:  # a failed attempt gives way
-        db.execute("DELETE FROM records WHERE topic = ? AND episode = ?", mine)
-    elif known and known[0][2] is not None:
-        void = void if void is not None else known[0][2]
-    elif known and void is not None:
-        db.execute(
+class _Desk:
+    """Where the new records of a put are written down, most of them in one go."""
+
+    def __init__(self, db: sqlite3.Connection, topic: str, plays: dict[int, Play]) -> None:
+        """Begin.
+
+        Args:
+            db: the store.
+            topic: of all records.
+            plays: what is there of their episodes; kept up to date.
+        """
+        self._db, self._topic, self._plays = db, topic, plays
+        (last,) = db.execute("SELECT MAX(place) FROM records").fetchone()
+        self._place = 0 if last is None else last
+        self._records: list[tuple[object, ...]] = []
+        self._bodies: list[tuple[int, bytes]] = []
+
+    def keep(self, record: Record) -> int:
+        """Keep a new record; how many records it makes void, itself included."""
+        key, voided = record.key, 0
+        play = self._plays.get(key.episode)
+        if play is not None and play.attempt != key.attempt:
+            self._give_way(key.episode)
+            play = None
+        if play is None:
+            play = self._plays[key.episode] = Play(record.group, key.attempt, record.void)
+        elif play.void is None and record.void is not None:
+            voided = len(play.versions)
+            play.void = record.void
+            self._spoil(key.episode, record.void)
+        play.versions[key.path] = record.version
+        self._place += 1
+        self._records.append(
+            (
+                self._place, self._topic, key.episode, key.path, key.attempt, record.group,
+                record.version, json.dumps(dict(record.partners)) if record.partners else None,
+                play.void,
+            )
+        )  # fmt: skip
+        if play.void is None:
+            self._bodies.append((self._place, record.body))
+            return 0
+        return voided + 1
+
+    def write(self) -> None:
+        """Write down what was kept."""
+        self._db.executemany(
+            "INSERT INTO records (place, topic, episode, path, attempt, number, version, partners,"
+            " void) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)",
+            self._records,
+        )
+        self._db.executemany("INSERT INTO bodies VALUES (?, ?)", self._bodies)
+        self._records.clear()
+        self._bodies.clear()
+
+    def _give_way(self, episode: int) -> None:
+        """Forget a failed attempt, which holds no bodies."""
+        self.write()
+        self._db.execute(
+            "DELETE FROM records WHERE topic = ? AND episode = ?", (self._topic, episode)
+        )
+
+    def _spoil(self, episode: int, void: str) -> None:
+        """Make an attempt void whose records were good so far."""
+        self.write()
+        mine = self._topic, episode
+        self._db.execute(
             "DELETE FROM bodies WHERE place IN"
             " (SELECT place FROM records WHERE topic = ? AND episode = ?)",
             mine,
         )
-        voided = db.execute(
+        self._db.execute(
             "UPDATE records SET void = ? WHERE topic = ? AND episode = ?", (void, *mine)
-        ).rowcount
-    place = db.execute(
-        "INSERT INTO records (topic, episode, path, attempt, number, version, partners, void)"
-        " VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
-        (
-            *mine,
-            key.path,
-            key.attempt,
-            record.group,
-            record.version,
-            json.dumps(dict(record.partners)) if record.partners else None,
-            void,
-        ),
-    ).lastrowid
-    if void is None:
-        db.execute("INSERT INTO bodies VALUES (?, ?)", (place, record.body))
-        return 0
-    return voided + 1
+        )
 
 
-def _begin(db: sqlite3.Connection, topic: str, record: Record) -> None:
-    """Begin the group of a record."""
-    db.execute(
-        "INSERT INTO groups (topic, number, size) VALUES (?, ?, ?)",
-        (topic, record.group, record.size),
-    )
+def _sum_up(
+    db: sqlite3.Connection,
+    topic: str,
+    sizes: Mapping[int, int],
+    plays: Mapping[int, Play],
+    retries: int,
+) -> None:
+    """Write down how many records groups have; those that are not there yet begin.
 
-
-def _sum_up(db: sqlite3.Connection, topic: str, number: int, size: int, retries: int) -> None:
-    """Count a group's records again.
+    Args:
+        db: the store.
+        topic: of the groups.
+        sizes: of the groups.
+        plays: all that is there of them, and perhaps of others.
+        retries: attempts after the first.
 
     Raises:
-        EpisodeError: it has more episodes than it should.
+        EpisodeError: a group has more episodes than it should.
     """
-    mine = (topic, number)
-    count, good, void, spent, oldest = db.execute(
-        "SELECT SUM(parts), SUM(void IS NULL), SUM(void IS NOT NULL),"
-        " SUM(void IS NOT NULL AND attempt >= ?), MIN(CASE WHEN void IS NULL THEN version END)"
-        " FROM (SELECT COUNT(*) AS parts, void, attempt, MIN(version) AS version FROM records"
-        " WHERE topic = ? AND number = ? GROUP BY episode)",
-        (retries, *mine),
-    ).fetchone()
-    if good + void > size:
-        raise EpisodeError(
-            f"{good + void} episodes come into group {number}, which should have {size}; ids of "
-            "groups must be unique in a topic"
-        )
-    db.execute(
-        "UPDATE groups SET records = ?, good = ?, void = ?, spent = ?, oldest = ?"
-        " WHERE topic = ? AND number = ?",
-        (count, good, void, spent, oldest, *mine),
+    members: dict[int, list[Play]] = {number: [] for number in sizes}
+    for play in plays.values():
+        if play.group in members:
+            members[play.group].append(play)
+    rows = []
+    for number, size in sizes.items():
+        if len(members[number]) > size:
+            raise EpisodeError(
+                f"{len(members[number])} episodes come into group {number}, which should have "
+                f"{size}; ids of groups must be unique in a topic"
+            )
+        void = [play for play in members[number] if play.void is not None]
+        good = [play for play in members[number] if play.void is None]
+        rows.append(
+            (
+                topic, number, size, sum(len(play.versions) for play in members[number]),
+                len(good), len(void), sum(play.attempt >= retries for play in void),
+                min((version for play in good for version in play.versions.values()), default=None),
+            )
+        )  # fmt: skip
+    db.executemany(
+        "INSERT INTO groups (topic, number, size, records, good, void, spent, oldest)"
+        " VALUES (?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT (topic, number) DO UPDATE SET"
+        " records = excluded.records, good = excluded.good, void = excluded.void,"
+        " spent = excluded.spent, oldest = excluded.oldest",
+        rows,
     )

@@ -22,6 +22,7 @@ FREE = (
     "FROM groups INDEXED BY open_groups"
     " WHERE topic = ? AND closed = 0 AND (claim IS NULL OR expires <= ?)"
 )
+THESE = "topic = ? AND number IN (SELECT value FROM json_each(?))"
 # Of joins, SQLite takes a CROSS JOIN in the order in which it is written: groups first.
 
 End = Literal["acknowledged", "dropped", "given_up"]
@@ -36,7 +37,7 @@ def forget(db: sqlite3.Connection, topic: str, oldest: int, now: float) -> None:
     db.execute("UPDATE topics SET oldest = MAX(oldest, ?) WHERE name = ?", (oldest, topic))
     (oldest,) = db.execute("SELECT oldest FROM topics WHERE name = ?", (topic,)).fetchone()
     stale = db.execute(f"SELECT number {FREE} AND oldest < ?", (topic, now, oldest))
-    close(db, topic, [number for (number,) in stale.fetchall()], "dropped")
+    _close_free(db, topic, stale.fetchall(), "dropped")
     gone = db.execute(
         "DELETE FROM records WHERE topic = ? AND version < ? AND (SELECT closed FROM groups g"
         " WHERE g.topic = records.topic AND g.number = records.number)",
@@ -56,7 +57,7 @@ def give_up(db: sqlite3.Connection, topic: str, rule: Rule, now: float) -> None:
         f"SELECT number {FREE} AND good + {EXCUSED[rule]} = size AND NOT {ENOUGH}",
         (topic, now),
     )
-    close(db, topic, [number for (number,) in hopeless.fetchall()], "given_up")
+    _close_free(db, topic, hopeless.fetchall(), "given_up")
 
 
 def complete(
@@ -77,19 +78,19 @@ def lease(db: sqlite3.Connection, topic: str, numbers: Sequence[int], expires: f
     take_back(db, topic, numbers)
     db.execute("UPDATE claims SET given = given + 1")
     (claim,) = db.execute("SELECT given FROM claims").fetchone()
-    db.executemany(
-        "UPDATE groups SET claim = ?, expires = ? WHERE topic = ? AND number = ?",
-        [(claim, expires, topic, number) for number in numbers],
+    db.execute(
+        f"UPDATE groups SET claim = ?, expires = ? WHERE {THESE}",
+        (claim, expires, topic, json.dumps(numbers)),
     )
     return claim
 
 
 def take_back(db: sqlite3.Connection, topic: str, numbers: Sequence[int]) -> None:
     """End the claims on these groups, whole: half a claim could not be acknowledged honestly."""
-    db.executemany(
-        "UPDATE groups SET claim = NULL, expires = NULL WHERE topic = ? AND claim ="
-        " (SELECT claim FROM groups WHERE topic = ? AND number = ?)",
-        [(topic, topic, number) for number in numbers],
+    db.execute(
+        "UPDATE groups SET claim = NULL, expires = NULL WHERE topic = ? AND claim IN"
+        f" (SELECT claim FROM groups WHERE {THESE} AND claim IS NOT NULL)",
+        (topic, topic, json.dumps(numbers)),
     )
 
 
@@ -148,25 +149,25 @@ def close(db: sqlite3.Connection, topic: str, numbers: Sequence[int], end: End) 
 
     Void ones are given up with their group, unless it was dropped for its age.
     """
-    take_back(db, topic, numbers)
-    good = void = 0
-    for number in numbers:
-        mine = (topic, number)
-        counted = db.execute(
-            "SELECT SUM(void IS NULL), SUM(void IS NOT NULL) FROM records"
-            " WHERE topic = ? AND number = ?",
-            mine,
-        ).fetchone()
-        good, void = good + counted[0], void + counted[1]
-        db.execute(
-            "DELETE FROM bodies WHERE place IN"
-            " (SELECT place FROM records WHERE topic = ? AND number = ?)",
-            mine,
-        )
-        db.execute("UPDATE groups SET closed = 1 WHERE topic = ? AND number = ?", mine)
+    these = (topic, json.dumps(numbers))
+    good, void = db.execute(
+        f"SELECT SUM(void IS NULL), SUM(void IS NOT NULL) FROM records WHERE {THESE}", these
+    ).fetchone()
+    db.execute(
+        f"DELETE FROM bodies WHERE place IN (SELECT place FROM records WHERE {THESE})", these
+    )
+    db.execute(f"UPDATE groups SET closed = 1, claim = NULL, expires = NULL WHERE {THESE}", these)
     db.execute(f"UPDATE topics SET {end} = {end} + ? WHERE name = ?", (good, topic))
     if end != "dropped":
         db.execute(
             "UPDATE topics SET void = void - ?, given_up = given_up + ? WHERE name = ?",
             (void, void, topic),
         )
+
+
+def _close_free(db: sqlite3.Connection, topic: str, rows: Sequence[tuple[int]], end: End) -> None:
+    """End groups that are free, though some may have been claimed once."""
+    if rows:
+        numbers = [number for (number,) in rows]
+        take_back(db, topic, numbers)
+        close(db, topic, numbers, end)

@@ -11,7 +11,7 @@ from marl_llm.errors import EpisodeError
 
 Rule = Literal["wait", "refill", "partial"]  # when a group counts as complete, see `Store.claim`
 
-_PATH = re.compile(r"(\d+(/\d+)*)?")
+_PATH = re.compile(r"\d+(/\d+)*")
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,7 +23,7 @@ class Key:
     path: str = ""  # of calls: "" = the whole episode, "0/2" = third call of the first call
 
     def __post_init__(self) -> None:
-        if self.attempt < 0 or _PATH.fullmatch(self.path) is None:
+        if self.attempt < 0 or (self.path and _PATH.fullmatch(self.path) is None):
             raise EpisodeError(
                 f"a key has an attempt from 0 on and a path of call numbers such as '0/2', got "
                 f"{self.attempt} and {self.path!r}"

@@ -71,6 +71,7 @@ def connect(path: str | Path) -> sqlite3.Connection:
         db = sqlite3.connect(path, timeout=PATIENCE, isolation_level=None)
         db.execute("PRAGMA journal_mode = WAL")
         db.execute("PRAGMA synchronous = NORMAL")
+        db.execute("PRAGMA secure_delete = OFF")  # a body's bytes need not be wiped out
         db.execute("BEGIN IMMEDIATE")  # two processes may make it at the same time
         if not db.execute("SELECT 1 FROM sqlite_master").fetchone():
             for statement in f"{TABLES} {registry.TABLES} PRAGMA user_version = {FORMAT}".split(
