@@ -1,9 +1,13 @@
-"""Who must learn for a team to succeed: co-training against training one part of it, and one agent.
+"""A planner and executors in several arms: the same task and seeds, one thing different.
 
-    .venv/bin/python benchmarks/team_arms.py runs/arms docs/team_arms.md
+    .venv/bin/python benchmarks/arms.py team runs/arms table.md
+    .venv/bin/python benchmarks/arms.py staleness runs/arms table.md
 
-Every arm has the same cold start, credit rule and number of episodes; a part that is not trained
-plays on as it started. Runs that are finished are not repeated; further words go to every run.
+`team` asks who must learn: both, one part of the team (the other plays on as it started), or one
+agent that has the tool in its own hands. `staleness` asks what it costs when games are played by
+weights two updates old, with the importance correction and without. All arms have the same cold
+start, credit rule and number of episodes. Runs that are finished are not repeated; further words go
+to every run.
 
 The table gives success on 256 held-out tasks, sampled and greedy, before and after: the mean over
 three seeds with a 95 % interval (Student's t), and each seed's value.
@@ -23,18 +27,30 @@ from scipy.stats import t as student
 from marl_llm.report.summary import read_summary
 
 SEEDS = (0, 1, 2)
-ARMS: dict[str, tuple[str, ...]] = {
-    "planner and executor": ("experiment=planner_executor",),
-    "planner only": ("experiment=planner_executor", "policies.executor.trained=false"),
-    "executor only": ("experiment=planner_executor", "policies.planner.trained=false"),
-    "one agent": ("experiment=planner_solo",),
+TEAM = "experiment=planner_executor"
+ARMS: dict[str, dict[str, tuple[str, ...]]] = {
+    "team": {
+        "planner and executor": (TEAM,),
+        "planner only": (TEAM, "policies.executor.trained=false"),
+        "executor only": (TEAM, "policies.planner.trained=false"),
+        "one agent": ("experiment=planner_solo",),
+    },
+    "staleness": {
+        "planner and executor": (TEAM,),
+        "two updates old": (TEAM, "runtime.max_staleness=2"),
+        "two updates old uncorrected": (
+            TEAM,
+            "runtime.max_staleness=2",
+            "learner.correction.form=none",
+        ),
+    },
 }
 
 
-def main(folder: str, page: str, *words: str) -> int:
+def main(question: str, folder: str, page: str, *words: str) -> int:
     """Run what is missing, then write the page."""
     for seed in SEEDS:
-        for arm, own in ARMS.items():
+        for arm, own in ARMS[question].items():
             run = place(folder, arm, seed)
             if read_summary(run).get("status") == "finished":
                 continue
@@ -46,7 +62,7 @@ def main(folder: str, page: str, *words: str) -> int:
             if done.returncode:
                 print(f"{run} ended with code {done.returncode}", file=sys.stderr)
                 return done.returncode
-    Path(page).write_text("\n".join(lines(folder)) + "\n", encoding="utf-8")
+    Path(page).write_text("\n".join(lines(question, folder)) + "\n", encoding="utf-8")
     print(f"table: {page}")
     return 0
 
@@ -56,11 +72,11 @@ def place(folder: str, arm: str, seed: int) -> Path:
     return Path(folder) / f"{arm.replace(' ', '_')}-seed{seed}"
 
 
-def lines(folder: str) -> list[str]:
+def lines(question: str, folder: str) -> list[str]:
     """The table."""
-    out = ["| trained | before | after | before, greedy | after, greedy | seconds |"]
+    out = ["| arm | before | after | before, greedy | after, greedy | seconds |"]
     out.append("|---|---|---|---|---|---|")
-    for arm in ARMS:
+    for arm in ARMS[question]:
         summaries = [read_summary(place(folder, arm, seed)) for seed in SEEDS]
         cells = [
             cell([summary[quantity][when] for summary in summaries])
