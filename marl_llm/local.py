@@ -20,6 +20,7 @@ from marl_llm.runtime import Collected, Learned
 from marl_llm.serve import Engine
 from marl_llm.settings import RunSettings
 from marl_llm.store import SqliteStore
+from marl_llm.store.episodes import AtHand
 
 
 class LocalRuntime:
@@ -32,6 +33,7 @@ class LocalRuntime:
         self._idle: dict[str, list[Game]] = {}
         self._seats = team.seats(run, run_dir)
         self._store = SqliteStore(":memory:", time.time, retries=run.rollout.retries)
+        self._carrier = AtHand()
         self._engines = {name: team.engine(run, run_dir, name) for name in run.policies}
         self._trainers = {
             name: team.trainer(run, run_dir, name, self._engines) for name in run.policies
@@ -60,6 +62,7 @@ class LocalRuntime:
             engines,
             {policy: engine.version for policy, engine in engines.items()},
             self._store,
+            self._carrier,
             plans,
             self._idle,
         )
@@ -67,7 +70,9 @@ class LocalRuntime:
 
     def learn(self, policy: str, update: int) -> None:
         """Claim the games of an update, update the policy once, publish its weights."""
-        lesson, claim = team.learn(self._run, self._trainers[policy], self._store, update, math.inf)
+        lesson, claim = team.learn(
+            self._run, self._trainers[policy], self._store, self._carrier, update, math.inf
+        )
         self._store.acknowledge(policy, claim)
         self._publish(policy)
         self._done.append(Learned(lesson))

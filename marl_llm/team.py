@@ -34,7 +34,7 @@ from marl_llm.serve.sources import PretrainedModel
 from marl_llm.serve.transformers_engine import TransformersEngine
 from marl_llm.settings import Judge, RunSettings
 from marl_llm.store import Store, staleness
-from marl_llm.store.episodes import episodes_of, record_of
+from marl_llm.store.episodes import Carrier, episodes_of, record_of
 from marl_llm.trainer import Lesson, Trainer
 from marl_llm.types import Episode
 
@@ -249,6 +249,7 @@ def collect(
     engines: Mapping[str, Engine],
     versions: Mapping[str, int],
     store: Store,
+    carrier: Carrier,
     plans: Sequence[Plan],
     idle: dict[str, list[Game]],
 ) -> list[Episode]:
@@ -264,6 +265,7 @@ def collect(
         engines: by policy.
         versions: of the policies' weights at the start; what they sampled nothing in is so old.
         store: where to.
+        carrier: of episodes in it.
         plans: what to play.
         idle: games kept from one call to the next: to make one costs more than to play it.
     """
@@ -280,12 +282,13 @@ def collect(
     for policy, version in versions.items():
         if run.policies[policy].trained:
             whole = run.policies[policy].reaches  # annotators read what the others saw and said
-            store.put(policy, [record_of(one, policy, size, version, whole) for one in episodes])
+            records = [record_of(one, policy, size, version, whole, carrier) for one in episodes]
+            store.put(policy, records)
     return episodes
 
 
 def learn(
-    run: RunSettings, trainer: Trainer, store: Store, update: int, lease: float
+    run: RunSettings, trainer: Trainer, store: Store, carrier: Carrier, update: int, lease: float
 ) -> tuple[Lesson, int]:
     """Claim the games of an update and learn from them; the claim stays open.
 
@@ -293,6 +296,7 @@ def learn(
         run: the settings.
         trainer: of the policy whose topic it is.
         store: has the episodes.
+        carrier: of episodes in it.
         update: whose games, all of which are in the store.
         lease: seconds until others may have them.
 
@@ -324,7 +328,7 @@ def learn(
     latest = {name: store.latest(name) for name in run.policies}
     versions = {name: weights.version for name, weights in latest.items() if weights is not None}
     behind = staleness(claim.records, policy, {**versions, policy: version})
-    lesson = trainer.learn(episodes_of(claim.records))
+    lesson = trainer.learn(episodes_of(claim.records, policy, carrier))
     stats = {f"store/staleness_of_{name}": float(updates) for name, updates in behind.items()}
     stats["store/episodes"] = float(len(claim.records))
     return replace(lesson, stats={**lesson.stats, **stats}), claim.id

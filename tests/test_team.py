@@ -14,6 +14,7 @@ from marl_llm.rollout.plans import Plan
 from marl_llm.serve.tiny import build_model, build_tokenizer
 from marl_llm.settings import RunSettings
 from marl_llm.store import SqliteStore
+from marl_llm.store.episodes import AtHand
 from marl_llm.types import Request, Sampling
 
 MOODY = """
@@ -96,7 +97,7 @@ def test_a_void_episode_is_played_again_and_put_as_void_when_all_attempts_fail()
     plans = [Plan(n, n // 2, "kuhn", seed, seats) for n, seed in enumerate((10, 12, 21, 23))]
     store = SqliteStore(":memory:", time.time, retries=2)
     who, makers = {"random": Uniform()}, {"kuhn": Flaky}
-    episodes = team.collect(run, makers, who, {}, {"main": 0}, store, plans, {})
+    episodes = team.collect(run, makers, who, {}, {"main": 0}, store, AtHand(), plans, {})
     assert [(one.id, one.attempt, one.void is None) for one in episodes] == [
         (0, 0, True), (1, 2, True), (2, 1, True), (3, 2, False),
     ]  # fmt: skip

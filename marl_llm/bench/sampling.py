@@ -11,6 +11,7 @@ from marl_llm.bench.workload import Workload, sampled, store
 from marl_llm.games import Game
 from marl_llm.serve import generate
 from marl_llm.serve.models import load_model
+from marl_llm.store.episodes import AtHand
 from marl_llm.types import Sampling
 
 
@@ -36,6 +37,7 @@ def self_play(work: Workload) -> Work:
                 {work.policy: engine},
                 {work.policy: engine.version},
                 store(),
+                AtHand(),
                 work.plans,
                 idle,
             )

@@ -26,7 +26,7 @@ from marl_llm.learn.rows import Microbatch, pack
 from marl_llm.local import LocalRuntime
 from marl_llm.seeds import generator
 from marl_llm.serve.models import load_model
-from marl_llm.store.episodes import episodes_of, record_of
+from marl_llm.store.episodes import AtHand, episodes_of, record_of
 from marl_llm.train import plans_of
 from marl_llm.types import Turn
 
@@ -178,14 +178,13 @@ def storing(work: Workload, pupil: Learner) -> Callable[[], None]:
     size, whole = work.run.rollout.group_size, work.run.policies[work.policy].reaches
 
     def once() -> None:
-        shelf = store()
-        shelf.put(
-            work.policy, [record_of(one, work.policy, size, 0, whole) for one in work.episodes]
-        )
-        claim = shelf.claim(work.policy, len(work.episodes) // size, 0, float("inf"))
+        shelf, carrier, policy = store(), AtHand(), work.policy
+        records = [record_of(one, policy, size, 0, whole, carrier) for one in work.episodes]
+        shelf.put(policy, records)
+        claim = shelf.claim(policy, len(work.episodes) // size, 0, float("inf"))
         assert claim is not None, "all were put"
-        episodes_of(claim.records)
-        shelf.acknowledge(work.policy, claim.id)
+        episodes_of(claim.records, policy, carrier)
+        shelf.acknowledge(policy, claim.id)
         shelf.publish(weights)
         shelf.latest(work.policy)
         shelf.close()

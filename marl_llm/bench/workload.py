@@ -16,6 +16,7 @@ from marl_llm.rollout.play import ModelSeat
 from marl_llm.serve import Engine
 from marl_llm.settings import RunSettings
 from marl_llm.store import SqliteStore
+from marl_llm.store.episodes import AtHand
 from marl_llm.train import plans_of
 from marl_llm.types import Completion, Episode, Request, Weights
 
@@ -86,7 +87,7 @@ class Workload:
         plans = plans_of(run, 0)
         recorder = Recorder(team.engine(run, folder, policy))
         episodes = team.collect(
-            run, makers, seats, {policy: recorder}, {policy: 0}, store(), plans, {}
+            run, makers, seats, {policy: recorder}, {policy: 0}, store(), AtHand(), plans, {}
         )
         lengths = tuple(recorder.lengths[request.id] for request in recorder.requests)
         return cls(

@@ -21,6 +21,7 @@ from marl_llm.games import Game
 from marl_llm.rollout.plans import Plan
 from marl_llm.settings import RunSettings
 from marl_llm.store import FILE, SqliteStore
+from marl_llm.store.episodes import Written
 from marl_llm.trainer import Lesson
 from marl_llm.types import Completion, Episode, Request, Weights
 
@@ -174,7 +175,9 @@ class TrainerHost:
         """
         if self._lessons > lessons:
             return self._last
-        self._last, claim = team.learn(self._run, self._trainer, self._store, update, LEASE_SECONDS)
+        self._last, claim = team.learn(
+            self._run, self._trainer, self._store, Written(), update, LEASE_SECONDS
+        )
         self._lessons += 1
         self._keep(claim)
         self._store.acknowledge(self._policy, claim)
@@ -244,6 +247,7 @@ class RolloutHost:
             self._engines,
             versions,
             self._store,
+            Written(),
             plans,
             self._idle,
         )

@@ -4,13 +4,59 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import replace
+from typing import Protocol
 
 from marl_llm.store.codec import decode, encode
 from marl_llm.store.records import Key, Record
 from marl_llm.types import Episode, Observation, Turn
 
 
-def record_of(episode: Episode, policy: str, size: int, version: int, whole: bool) -> Record:
+class Carrier(Protocol):
+    """How episodes lie in the bodies of records."""
+
+    def pack(self, policy: str, episode: Episode) -> bytes:
+        """A body for an episode that is put into this policy's topic."""
+
+    def unpack(self, policy: str, body: bytes) -> Episode:
+        """The episode of a body that this policy's topic handed out."""
+
+
+class Written:
+    """Bodies hold the episodes: they may go to other processes, and outlive this one."""
+
+    def pack(self, policy: str, episode: Episode) -> bytes:
+        """As `Carrier.pack`."""
+        return encode(episode)
+
+    def unpack(self, policy: str, body: bytes) -> Episode:
+        """As `Carrier.unpack`."""
+        return decode(body)
+
+
+class AtHand:
+    """Episodes stay where they are, in this one process; bodies hold their numbers.
+
+    An episode is let go when it is handed out, so a body is good for once.
+    """
+
+    def __init__(self) -> None:
+        """With no episode."""
+        self._kept: dict[tuple[str, bytes], Episode] = {}
+
+    def pack(self, policy: str, episode: Episode) -> bytes:
+        """As `Carrier.pack`."""
+        body = b"%d.%d" % (episode.id, episode.attempt)
+        self._kept[policy, body] = episode
+        return body
+
+    def unpack(self, policy: str, body: bytes) -> Episode:
+        """As `Carrier.unpack`."""
+        return self._kept.pop((policy, body))
+
+
+def record_of(
+    episode: Episode, policy: str, size: int, version: int, whole: bool, carrier: Carrier
+) -> Record:
     """An episode as it is put into a policy's topic.
 
     Args:
@@ -19,11 +65,12 @@ def record_of(episode: Episode, policy: str, size: int, version: int, whole: boo
         size: episodes that its group should have.
         version: of the policy's weights, if it sampled nothing here.
         whole: whether the learner needs what the others saw and said.
+        carrier: makes the body.
     """
     oldest = versions_of(episode)
     body = b""
     if episode.void is None:
-        body = encode(episode if whole else thin(episode, policy))
+        body = carrier.pack(policy, episode if whole else thin(episode, policy))
     return Record(
         key=Key(episode.id, episode.attempt),
         group=episode.group,
@@ -35,9 +82,9 @@ def record_of(episode: Episode, policy: str, size: int, version: int, whole: boo
     )
 
 
-def episodes_of(records: Iterable[Record]) -> list[Episode]:
-    """The episodes that were put as these records."""
-    return [decode(record.body) for record in records]
+def episodes_of(records: Iterable[Record], policy: str, carrier: Carrier) -> list[Episode]:
+    """The episodes that were put as these records into a policy's topic."""
+    return [carrier.unpack(policy, record.body) for record in records]
 
 
 def versions_of(episode: Episode) -> dict[str, int]:

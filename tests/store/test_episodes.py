@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from marl_llm.credit.columns import from_episodes, turns_of
 from marl_llm.errors import EpisodeError
 from marl_llm.store.codec import decode, encode
-from marl_llm.store.episodes import episodes_of, record_of, thin, versions_of
+from marl_llm.store.episodes import AtHand, Written, episodes_of, record_of, thin, versions_of
 from marl_llm.store.records import Key
 from marl_llm.types import FORFEITS, Episode, Event, Finish, Observation, Outcome, Turn
 
@@ -183,17 +183,19 @@ EPISODE = Episode(
 )  # fmt: skip
 
 
-def test_a_record_is_as_old_as_the_policys_oldest_token_and_knows_its_partners():
+@pytest.mark.parametrize("carrier", [Written(), AtHand()])
+def test_a_record_is_as_old_as_the_policys_oldest_token_and_knows_its_partners(carrier):
     assert versions_of(EPISODE) == {"planner": 7, "searcher": 3}
-    record = record_of(EPISODE, "searcher", size=4, version=9, whole=False)
+    record = record_of(EPISODE, "searcher", size=4, version=9, whole=False, carrier=carrier)
     assert (record.key, record.group, record.size) == (Key(5, 1), 2, 4)
     assert (record.version, record.partners) == (3, {"planner": 7})
-    assert episodes_of([record]) == [thin(EPISODE, "searcher")]
-    bystander = record_of(EPISODE, "judge", size=4, version=9, whole=True)
+    assert episodes_of([record], "searcher", carrier) == [thin(EPISODE, "searcher")]
+    bystander = record_of(EPISODE, "judge", size=4, version=9, whole=True, carrier=carrier)
     assert (bystander.version, bystander.partners) == (9, {"planner": 7, "searcher": 3})
-    assert episodes_of([bystander]) == [EPISODE]
+    assert episodes_of([bystander], "judge", carrier) == [EPISODE]
 
 
 def test_a_void_episode_is_a_record_without_play():
-    record = record_of(replace(EPISODE, void="the engine was killed"), "searcher", 4, 9, True)
+    spoilt = replace(EPISODE, void="the engine was killed")
+    record = record_of(spoilt, "searcher", 4, 9, True, Written())
     assert (record.body, record.void, record.version) == (b"", "the engine was killed", 3)
