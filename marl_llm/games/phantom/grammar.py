@@ -139,7 +139,8 @@ def _comparison(world: World, chance: random.Random) -> Expression | None:
 
 
 def _intersection(world: World, chance: random.Random) -> Expression | None:
-    kind = chance.choice([kind for kind in KINDS if len(_grouping(world, kind)) > 1])
+    kinds = [kind for kind in KINDS if world.of_kind[kind] and len(_grouping(world, kind)) > 1]
+    kind = chance.choice(kinds)
     member = chance.choice(world.of_kind[kind])
     one, other = chance.sample(_grouping(world, kind), 2)
     left = _those(world, one, world.about[member, one.name][0].value, 0, chance)

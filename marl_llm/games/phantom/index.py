@@ -9,6 +9,7 @@ from __future__ import annotations
 import random
 import re
 import sqlite3
+import threading
 from dataclasses import dataclass
 
 from marl_llm.games.phantom.pages import Pages
@@ -45,7 +46,7 @@ class Index:
             for place, page in enumerate(pages.all)
             if chance.random() >= noise
         ]
-        # One game is used by one thread at a time, but not always by the one that made it.
+        self._lock = threading.Lock()  # games of several threads may share a library
         self._database = sqlite3.connect(":memory:", check_same_thread=False, isolation_level=None)
         self._database.execute("CREATE VIRTUAL TABLE pages USING fts5(title, text)")
         self._database.execute("BEGIN")
@@ -59,5 +60,6 @@ class Index:
         if not words:
             return []
         quoted = " OR ".join(f'"{word}"' for word in words)
-        found = self._database.execute(_SEARCH, (SNIPPET, quoted, results))
+        with self._lock:
+            found = self._database.execute(_SEARCH, (SNIPPET, quoted, results)).fetchall()
         return [Hit(place, snippet) for place, snippet in found]

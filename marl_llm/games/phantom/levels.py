@@ -79,7 +79,7 @@ class Level:
             kinds = _KINDS[type(getattr(self, name))]
             if not isinstance(value, kinds) or (isinstance(value, bool) and bool not in kinds):
                 names = " or ".join(kind.__name__ for kind in kinds)
-                raise GameError(f"{name} is a {names}, got {value!r}")
+                raise GameError(f"{name} must be {names}, got {value!r}")
         tidy: dict[str, Any] = {
             name: tuple(value) if isinstance(value, list) else value
             for name, value in knobs.items()

@@ -43,14 +43,6 @@ class Page:
         """All of it."""
         return " ".join(self.sentences)
 
-    def parts_about(self, about: About) -> list[int]:
-        """The parts that say something, counted from 1."""
-        return [
-            number
-            for number, (first, end) in enumerate(self.parts, start=1)
-            if about in self.says[first:end]
-        ]
-
 
 class Pages:
     """The pages of a world, each written when it is first looked at."""

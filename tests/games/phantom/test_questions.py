@@ -94,6 +94,12 @@ def test_second_names_are_used():
     assert sum(t.alias is not None and t.alias in text for t, text in asked) > 3
 
 
+def test_a_world_without_works_can_be_asked_about():
+    level = LEVELS[3].changed({"works": 0})
+    kinds = {question.kind for _, question in questions(level, 60)}
+    assert kinds == set(QUESTIONS)
+
+
 def test_a_level_without_questions_says_so():
     level = LEVELS[3].changed({"questions": ["superlative"], "works": 0, "calls": 2})
     with pytest.raises(GameError, match="give the planner more calls"):

@@ -142,8 +142,8 @@ def test_a_library_is_kept_for_its_group():
     ("knobs", "hint"),
     [
         ({"peopel": 3}, "did you mean 'people'"),
-        ({"people": "many"}, "people is a int"),
-        ({"people": True}, "people is a int"),
+        ({"people": "many"}, "people must be int"),
+        ({"people": True}, "people must be int"),
         ({"places": 1}, "places must be at least 2"),
         ({"people": 20}, "people must be at least firms"),
         ({"stale": 1.5}, "from 0 to 1"),
