@@ -29,6 +29,7 @@ def self_play(work: Workload) -> Work:
 
     def once(watch: Stopwatch) -> int:
         engine.load(weights)  # no prefix is known, as after an update
+        shelf = store()  # which a run makes once
         with watch.running():
             episodes = team.collect(
                 work.run,
@@ -36,7 +37,7 @@ def self_play(work: Workload) -> Work:
                 work.seats,
                 {work.policy: engine},
                 {work.policy: engine.version},
-                store(),
+                shelf,
                 AtHand(),
                 work.plans,
                 idle,

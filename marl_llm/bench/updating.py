@@ -6,6 +6,7 @@ import copy
 import statistics
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from itertools import count
 
 import numpy as np
 import torch
@@ -177,16 +178,17 @@ def storing(work: Workload, pupil: Learner) -> Callable[[], None]:
     weights = pupil.weights()
     size, whole = work.run.rollout.group_size, work.run.policies[work.policy].reaches
 
+    shelf, carrier, topics = store(), AtHand(), count()
+
     def once() -> None:
-        shelf, carrier, policy = store(), AtHand(), work.policy
+        policy, topic = work.policy, f"{work.policy} {next(topics)}"  # as if they were new
         records = [record_of(one, policy, size, 0, whole, carrier) for one in work.episodes]
-        shelf.put(policy, records)
-        claim = shelf.claim(policy, len(work.episodes) // size, 0, float("inf"))
+        shelf.put(topic, records)
+        claim = shelf.claim(topic, len(work.episodes) // size, 0, float("inf"))
         assert claim is not None, "all were put"
         episodes_of(claim.records, policy, carrier)
-        shelf.acknowledge(policy, claim.id)
+        shelf.acknowledge(topic, claim.id)
         shelf.publish(weights)
         shelf.latest(work.policy)
-        shelf.close()
 
     return once

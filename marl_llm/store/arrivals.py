@@ -11,6 +11,7 @@ import sqlite3
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 from marl_llm.errors import EpisodeError, FullError
 from marl_llm.store.records import Record
@@ -233,26 +234,28 @@ def _sum_up(
     Raises:
         EpisodeError: a group has more episodes than it should.
     """
-    members: dict[int, list[Play]] = {number: [] for number in sizes}
+    counted: dict[int, list[Any]] = {number: [0, 0, 0, 0, None] for number in sizes}
     for play in plays.values():
-        if play.group in members:
-            members[play.group].append(play)
+        sums = counted.get(play.group)
+        if sums is None:
+            continue
+        sums[0] += len(play.versions)
+        if play.void is None:
+            oldest = min(play.versions.values())
+            sums[1] += 1
+            sums[4] = oldest if sums[4] is None else min(sums[4], oldest)
+        else:
+            sums[2] += 1
+            sums[3] += play.attempt >= retries
     rows = []
     for number, size in sizes.items():
-        if len(members[number]) > size:
+        sums = counted[number]
+        if sums[1] + sums[2] > size:
             raise EpisodeError(
-                f"{len(members[number])} episodes come into group {number}, which should have "
+                f"{sums[1] + sums[2]} episodes come into group {number}, which should have "
                 f"{size}; ids of groups must be unique in a topic"
             )
-        void = [play for play in members[number] if play.void is not None]
-        good = [play for play in members[number] if play.void is None]
-        rows.append(
-            (
-                topic, number, size, sum(len(play.versions) for play in members[number]),
-                len(good), len(void), sum(play.attempt >= retries for play in void),
-                min((version for play in good for version in play.versions.values()), default=None),
-            )
-        )  # fmt: skip
+        rows.append((topic, number, size, *sums))
     db.executemany(
         "INSERT INTO groups (topic, number, size, records, good, void, spent, oldest)"
         " VALUES (?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT (topic, number) DO UPDATE SET"

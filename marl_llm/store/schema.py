@@ -50,7 +50,6 @@ CREATE TABLE records (
     UNIQUE (topic, episode, path)
 );
 CREATE INDEX records_of_groups ON records (topic, number, episode);
-CREATE INDEX records_by_age ON records (topic, version);
 CREATE TABLE bodies (place INTEGER PRIMARY KEY, body BLOB NOT NULL);
 CREATE TABLE claims (given INTEGER NOT NULL);  -- one row: how many there were
 INSERT INTO claims VALUES (0);
