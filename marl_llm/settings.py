@@ -240,6 +240,10 @@ class RunSettings:
             )
         if self.run.dir is not None and not self.run.dir.strip():
             raise ConfigError("run.dir is empty; give a folder, or leave run.dir out for one")
+        if self.evaluation.success == 1:
+            raise ConfigError("evaluation.success needs at least 2 episodes for an interval, got 1")
+        if self.policies and not any(policy.trained for policy in self.policies.values()):
+            raise ConfigError("no policy is trained; set trained=true for one of policies")
         for name, seat in self.seats.items():
             if seat.policy not in self.policies:
                 raise ConfigError(

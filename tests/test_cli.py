@@ -82,6 +82,8 @@ def refused(capsys, *words):
         ("train evaluation.nash_conv=[kun]", "did you mean 'kuhn'?"),
         ("train rollout.lineups=[[sefl]]", "did you mean 'self'?"),
         ("train rollout.lineups=[[]]", "by role; got [[]]"),
+        ("train policies.main.trained=false", "no policy is trained"),
+        ("train evaluation.success=1", "at least 2 episodes"),
         ("train rollout.lineups=[]", "must hold at least one line-up"),
         ("train rollout.episodes=0", "rollout.episodes must be at least 1, got 0"),
         ("train rollout.episodes=8 rollout.group_size=3", "multiple of rollout.group_size"),

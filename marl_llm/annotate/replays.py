@@ -105,6 +105,7 @@ class Replays:
             game=episode.game,
             seed=episode.seed,
             players=episode.seats,
+            attempt=episode.attempt,
             opening=episode.turns[: turn + after],
         )
 

@@ -32,7 +32,7 @@ from marl_llm import config
 from marl_llm.cluster import incidents
 from marl_llm.cluster.hosts import PROCESSES
 from marl_llm.commands.words import read
-from marl_llm.errors import TrainingError
+from marl_llm.errors import ConfigError, TrainingError
 from marl_llm.report.metrics import Row
 from marl_llm.report.metrics import read as read_metrics
 from marl_llm.report.summary import read_summary
@@ -98,10 +98,15 @@ def measure(options: Options, folder: Path, stage: Any = print) -> dict[str, Any
         stage: told what goes on now.
 
     Raises:
+        ConfigError: the run is in one process.
         TrainingError: one of the runs did not end as it should.
     """
     words = [*SHORT, *options.words]
     run = RunSettings.of(config.compose(words))
+    if run.runtime.name != "ray":
+        raise ConfigError(
+            "bench chaos kills processes of a run over Ray; leave runtime=ray as it is"
+        )
     calm, wild = folder / "calm", folder / "wild"
     stage("a run in peace")
     finish(begin(words, calm), calm)

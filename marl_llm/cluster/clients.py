@@ -203,6 +203,8 @@ class RemoteEngine:
             try:
                 done, self.version = answer(pending, self._who)
             except (EndedError, StrangerError):
+                if time.monotonic() > end:  # it ends again and again
+                    raise
                 self._join()
                 continue
             for completion in done:

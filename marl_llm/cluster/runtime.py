@@ -19,6 +19,7 @@ from marl_llm import team
 from marl_llm.cluster import recovery
 from marl_llm.cluster.clients import (
     STORE,
+    WORK_SECONDS,
     EndedError,
     RemoteEngine,
     RemoteStore,
@@ -35,7 +36,7 @@ from marl_llm.cluster.hosts import (
     TrainerHost,
 )
 from marl_llm.cluster.incidents import note
-from marl_llm.errors import ModelError
+from marl_llm.errors import DeadlineError, ModelError
 from marl_llm.rollout.plans import Plan
 from marl_llm.runtime import Collected, Learned
 from marl_llm.serve import Engine
@@ -44,6 +45,7 @@ from marl_llm.settings import RunSettings
 from marl_llm.store import CAPACITY, FILE, RETRIES, Counts, SqliteStore, discard
 from marl_llm.types import Episode
 
+RESTARTS = 10  # of a process during one piece of work; more, and the run is given up
 WATCH_SECONDS = 120.0  # nothing done for so long is worth a line in the log
 
 
@@ -56,6 +58,7 @@ class _Task:
     begin: Callable[[], ray.ObjectRef]
     update: int | None  # whose games; None = a policy's lesson
     since: float  # seconds
+    restarts: int = 0  # of its process so far, while it did this
 
 
 class RayRuntime:
@@ -204,14 +207,20 @@ class RayRuntime:
     ) -> None:
         self._tasks[begin()] = _Task(what, actor, begin, update, time.monotonic())
 
+    def _begin_again(self, task: _Task) -> None:
+        """Once its process is there again."""
+        insist(task.actor.ready.remote, task.what)
+        self._tasks[task.begin()] = replace(task, restarts=task.restarts + 1)
+
     def _finish(self, pending: ray.ObjectRef) -> None:
         """Take what a task brought; begin it again if its process has ended."""
         task = self._tasks.pop(pending)
         try:
             brought = answer(pending, task.what)
         except EndedError:
-            insist(task.actor.ready.remote, task.what)
-            self._begin(task.what, task.actor, task.begin, task.update)
+            if task.restarts == RESTARTS:  # this work itself ends it, for want of memory perhaps
+                raise
+            self._begin_again(task)
             return
         if task.update is None:
             self._done.append(Learned(brought))
@@ -227,11 +236,17 @@ class RayRuntime:
             del self._played[task.update], self._plans[task.update]
 
     def _watch(self) -> None:
-        """Say what is stuck."""
+        """Say what is stuck.
+
+        Raises:
+            DeadlineError: it has been for longer than any work takes.
+        """
         for task in self._tasks.values():
             taken = time.monotonic() - task.since
             doing = "a lesson" if task.update is None else f"the games of update {task.update}"
             note(self._run_dir, f"{task.what} has been at {doing} for {taken:.0f} s")
+            if taken > WORK_SECONDS:
+                raise DeadlineError(f"{task.what} has been at {doing} for {taken:.0f} s")
 
 
 def start_cluster(processes: int) -> None:

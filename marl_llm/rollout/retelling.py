@@ -38,7 +38,7 @@ class Retelling:
         self.episode, self.game = episode, game
         self._seats, self._told = seats, 0
         self._memories: dict[str, Seat] = {}
-        game.reset(episode.seed)
+        game.reset(episode.seed, {"attempt": episode.attempt} if episode.attempt else None)
         self.answer = game.answer()
 
     def go(self, turn: int) -> None:
