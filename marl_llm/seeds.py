@@ -14,6 +14,8 @@ from numpy.random.bit_generator import ISpawnableSeedSequence
 
 Path = tuple[int | str, ...]
 
+_LITTLE = {4: np.dtype("<u4"), 8: np.dtype("<u8")}  # the words of bit generators, by bytes
+
 
 def derive(*path: int | str) -> int:
     """A seed in [0, 2**63) for this path; different paths give independent seeds.
@@ -52,9 +54,9 @@ class _Words(ISpawnableSeedSequence):
 
     def generate_state(self, n_words: int, dtype: Any = np.uint32) -> np.ndarray:
         """So many words."""
-        kind = np.dtype(dtype).newbyteorder("<")
+        kind = _LITTLE[np.dtype(dtype).itemsize]
         digest = hashlib.shake_128(_text(self._path)).digest(n_words * kind.itemsize)
-        return np.frombuffer(digest, kind).astype(dtype)
+        return np.frombuffer(digest, kind).astype(dtype, copy=False)
 
     def spawn(self, n_children: int) -> list[_Words]:
         """Seed sequences of paths below this one, each time others."""

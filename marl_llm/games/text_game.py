@@ -350,8 +350,7 @@ class TextGame(AECEnv[str, dict[str, Any], Any]):
         if action is not None and not self.accepts(agent, action):
             fault, action = Outcome.ILLEGAL, None
         self._log.append((agent, action, fault))
-        for other in self.rewards:
-            self.rewards[other] = 0.0
+        self.rewards = dict.fromkeys(self.rewards, 0.0)
         self._cumulative_rewards[agent] = 0.0
         if fault is Outcome.ILLEGAL and self._asks_again(agent):
             return

@@ -52,13 +52,13 @@ class ModelSeat:
 
 @dataclass(slots=True)
 class _Draft:
-    """A turn whose reward is not complete yet."""
+    """A turn in the making: first its question, then its move, and all along its reward."""
 
     observation: Observation
     player: str
     policy: str | None
-    move: Move
     prompt_ids: tuple[int, ...] = ()
+    move: Move = field(init=False)
     completion: Completion | None = None
     reply: str = ""
     reward: float = 0.0
@@ -67,44 +67,29 @@ class _Draft:
     @classmethod
     def again(cls, turn: Turn) -> _Draft:
         """An earlier turn, whose rewards are still to come."""
-        return cls(
-            observation=turn.observation,
-            player=turn.player,
-            policy=turn.policy,
-            move=Move(turn.action, turn.fault),
-            prompt_ids=turn.prompt_ids,
-            completion=completion_of(turn),
-            reply=turn.reply,
-        )
+        draft = cls(turn.observation, turn.player, turn.policy, turn.prompt_ids)
+        draft.move = Move(turn.action, turn.fault)
+        draft.completion, draft.reply = completion_of(turn), turn.reply
+        return draft
 
     def finished(self) -> Turn:
-        completion = self.completion
+        seen, move, said = self.observation, self.move, self.completion
         return Turn(
-            observation=self.observation,
-            policy=self.policy,
-            player=self.player,
-            prompt_ids=self.prompt_ids,
-            ids=completion.ids if completion else (),
-            logprobs=completion.logprobs if completion else (),
-            versions=completion.versions if completion else (),
-            reply=self.reply,
-            action=self.move.action,
-            fault=self.move.fault,
-            finish=completion.finish if completion else None,
-            reward=self.reward,
-            shaping=self.shaping,
-            parent=self.observation.parent,
+            seen,
+            self.policy,
+            self.player,
+            self.prompt_ids,
+            said.ids if said else (),
+            said.logprobs if said else (),
+            said.versions if said else (),
+            self.reply,
+            move.action,
+            move.fault,
+            said.finish if said else None,
+            self.reward,
+            self.shaping,
+            seen.parent,
         )
-
-
-@dataclass(slots=True)
-class _Asked:
-    """A question that an engine is working on."""
-
-    table: _Table
-    policy: str
-    observation: Observation
-    prompt_ids: tuple[int, ...]
 
 
 @dataclass(slots=True)
@@ -185,9 +170,10 @@ class _Loop:
         idle: dict[str, list[Game]],
     ) -> None:
         self._games, self._seats, self._engines = games, seats, engines
-        self._seed, self._turn_seconds, self._shaping = seed, turn_seconds, shaping
+        self._seed, self._turn_seconds = seed, turn_seconds
+        self._shaping, self._shapes = shaping, shaping.active
         self._questions: dict[str, list[Request]] = {policy: [] for policy in engines}
-        self._asked: dict[int, _Asked] = {}
+        self._asked: dict[int, tuple[_Table, _Draft]] = {}  # what the engines are working on
         self._in_flight = dict.fromkeys(engines, 0)
         self._numbers = count()
         self._idle = idle
@@ -223,7 +209,7 @@ class _Loop:
             if self._asked and time.monotonic() - heard > stall:
                 raise DeadlineError(
                     f"no reply for {stall:g} s; {len(self._asked)} are awaited, the oldest for "
-                    f"episode {next(iter(self._asked.values())).table.plan.id}; shorten the "
+                    f"episode {next(iter(self._asked.values()))[0].plan.id}; shorten the "
                     "replies, or raise rollout.stall_seconds"
                 )
         return [self._done[plan.id] for plan in plans]
@@ -247,7 +233,7 @@ class _Loop:
                 f"its agents are {', '.join(game.possible_agents)}"
             )
         game.reset(plan.seed, {"attempt": plan.attempt} if plan.attempt else None)
-        gap = game.gap() if self._shaping.active else 0.0
+        gap = game.gap() if self._shapes else 0.0
         table = _Table(plan, game, gap, time.monotonic())
         for turn in plan.opening:
             self._repeat(table, turn)
@@ -280,22 +266,23 @@ class _Loop:
 
     def _advance(self, table: _Table) -> bool:
         """Go on until a model must be asked or the game is over; True when it is over."""
+        game, answers = table.game, table.answers
         while True:
             if not table.awaited:
-                table.awaited = table.game.acting()
+                table.awaited = game.acting()
                 if not table.awaited:
                     self._close(table)
                     return True
                 for agent in table.awaited:
                     self._ask(table, agent)
-            if len(table.answers) < len(table.awaited):
+            if len(answers) < len(table.awaited):
                 return False
             for agent in table.awaited:
                 # The limit of turns can end a game between two simultaneous moves.
-                if agent in table.game.acting():
-                    self._move(table, agent, table.answers[agent])
+                if agent in game.acting():
+                    self._move(table, agent, answers[agent])
             table.awaited = ()
-            table.answers.clear()
+            answers.clear()
 
     def _ask(self, table: _Table, agent: str) -> None:
         plan, game = table.plan, table.game
@@ -306,13 +293,13 @@ class _Loop:
         observation = game.observation(agent)
         if not isinstance(seat, ModelSeat):
             rng = generator(self._seed, "player", plan.id, plan.attempt, agent, turn)
-            move = Move(seat.act(game, agent, rng))
-            table.answers[agent] = _Draft(observation, name, None, move)
+            draft = table.answers[agent] = _Draft(observation, name, None)
+            draft.move = Move(seat.act(game, agent, rng))
             return
         prompt = self._memory(table, agent, seat).prompt(observation)
         deadline = None if self._turn_seconds is None else time.monotonic() + self._turn_seconds
         number = next(self._numbers)
-        self._asked[number] = _Asked(table, seat.policy, observation, prompt)
+        self._asked[number] = table, _Draft(observation, name, seat.policy, prompt)
         self._questions[seat.policy].append(
             Request(
                 number,
@@ -335,23 +322,25 @@ class _Loop:
         return self._rules[name, role]
 
     def _hear(self, completion: Completion) -> bool:
-        asked = self._asked.pop(completion.id)
-        table, agent = asked.table, asked.observation.agent
-        name = table.plan.players[agent]
-        move, reply = table.seats[agent].read(completion)
-        table.answers[agent] = _Draft(
-            asked.observation, name, asked.policy, move, asked.prompt_ids, completion, reply
-        )
+        table, draft = self._asked.pop(completion.id)
+        agent = draft.observation.agent
+        draft.move, draft.reply = table.seats[agent].read(completion)
+        draft.completion = completion
+        table.answers[agent] = draft
         return self._advance(table)
 
     def _move(self, table: _Table, agent: str, draft: _Draft) -> None:
         game = table.game
-        if self._shaping.active and draft.policy is not None:
+        if self._shapes and draft.policy is not None:
             self._shape(table, agent, draft)
         game.act(agent, draft.move)
         table.drafts.append(draft)
         table.latest[agent] = draft
-        for who, reward in game.take_rewards().items():
+        if rewards := game.take_rewards():
+            self._pay(table, rewards)
+
+    def _pay(self, table: _Table, rewards: Mapping[str, float]) -> None:
+        for who, reward in rewards.items():
             table.returns[who] = table.returns.get(who, 0.0) + reward
             # A reward before an agent's first turn credits no decision of its own.
             if who in table.latest:
