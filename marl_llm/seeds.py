@@ -14,7 +14,8 @@ from numpy.random.bit_generator import ISpawnableSeedSequence
 
 Path = tuple[int | str, ...]
 
-_LITTLE = {4: np.dtype("<u4"), 8: np.dtype("<u8")}  # the words of bit generators, by bytes
+# The words of bit generators, by bytes.
+_LITTLE: dict[int, np.dtype[Any]] = {4: np.dtype("<u4"), 8: np.dtype("<u8")}
 
 
 def derive(*path: int | str) -> int:
