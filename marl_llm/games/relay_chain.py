@@ -15,6 +15,10 @@ from marl_llm.games.text_game import View
 
 DIGITS = tuple(string.digits)
 NOTHING = "?"  # what stands for a report that did not come
+REMARKS = tuple(
+    "amber basin cedar delta ember fable grove hazel ivory jetty kettle linen maple nectar olive "
+    "pebble quartz river saddle timber umber velvet willow yarrow".split()
+)  # what pages are filled with
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,9 +46,9 @@ class RelayChain(Delegation):
     asked about; it reports one symbol. Only the planner knows the question, and must ask for each
     link in turn. A report is right if it is what its key leads to.
 
-    Who looks a key up sees a page of the table, on which other keys may stand beside it. An
-    executor reports one symbol of it; with ``solo`` there is nobody to call, and the one agent that
-    looks up and answers has all pages before it.
+    Who looks a key up sees its page: where it leads, and any number of remarks that mean nothing.
+    An executor reports one symbol of a page; with ``solo`` there is nobody to call, and the one
+    agent that looks up and answers has all pages before it.
     """
 
     def __init__(
@@ -52,7 +56,7 @@ class RelayChain(Delegation):
         *,
         level: int = 3,
         calls: int = 4,
-        page: int = 1,
+        remarks: int = 0,
         solo: bool = False,
         pay: Pay | None = None,
         list_legal: bool = True,
@@ -62,7 +66,7 @@ class RelayChain(Delegation):
         Args:
             level: 1 to 5, see `LEVELS`.
             calls: executors that an episode has; a planner has one turn more.
-            page: keys that stand on the page of each key, itself among them.
+            remarks: words on the page of each key behind the symbol that it leads to.
             solo: the planner looks up for itself, in as many turns.
             pay: what the agents get.
             list_legal: say in each observation which actions are legal.
@@ -75,11 +79,9 @@ class RelayChain(Delegation):
                 f"relay_chain level {level} has chains of {self.size.longest} links, so calls must "
                 f"be at least that, got {calls}"
             )
-        if not 1 <= page <= self.size.keys:
-            raise GameError(
-                f"a page of relay_chain level {level} has 1 to {self.size.keys} keys, got {page}"
-            )
-        self.solo, self.page = solo, page
+        if remarks < 0:
+            raise GameError(f"a page of relay_chain has at least 0 remarks, got {remarks}")
+        self.solo, self.remarks = solo, remarks
         self.keys = tuple(string.ascii_uppercase[: self.size.keys])
         looks = [f"get {key}" for key in self.keys]
         asks = [f"ask {key}" for key in self.keys]
@@ -123,7 +125,11 @@ class RelayChain(Delegation):
         self.links = {key: symbols[int(rng.integers(len(symbols)))] for key in self.keys}
         self.links |= dict(zip(chain, [*chain[1:], DIGITS[int(rng.integers(10))]], strict=True))
         self.chain = tuple(chain)
-        self.pages = {key: self._page(key, rng) for key in self.keys}
+        drawn = rng.integers(len(REMARKS), size=(len(self.keys), self.remarks))
+        self.beside = {  # the remarks of each key's page
+            key: " ".join([REMARKS[word] for word in words])
+            for key, words in zip(self.keys, drawn.tolist(), strict=True)
+        }
         return chain[0]
 
     def read(self, call: Call, action: str) -> Step | None:
@@ -161,17 +167,14 @@ class RelayChain(Delegation):
                 for key, symbol in found
             ]
         else:
-            found = call.notes
-            said = [f"You looked up {key}: {self._in_words(key)}." for key, _ in found]
+            found = [(key, f"{symbol} {self.beside[key]}".rstrip()) for key, symbol in call.notes]
+            said = [f"You looked up {key}. Its page: {page}." for key, page in found]
         asked = f"Where does the chain end that starts at {call.task}?"
         if call.caller is not None:
             asked = f"You are asked where one key leads: {call.task}."
         text = " ".join([asked, *said])
-        if self.page > 1 and found is call.notes:
-            shown = [f"{at} {self.links[at]}" for key, _ in found for at in self.pages[key]]
-        else:
-            shown = [symbol for _, symbol in found]
-        return View(text, " ".join([call.task, *shown]), f"{call.task} {found} {shown}")
+        shown = [symbol for _, symbol in found]
+        return View(text, " ".join([call.task, *shown]), f"{call.task} {found}")
 
     def solve(self, call: Call, rng: np.random.Generator) -> str:
         """Follow the chain, link by link."""
@@ -207,20 +210,6 @@ class RelayChain(Delegation):
             call.task: call.report for place, call in enumerate(self._root.calls) if place in kept
         }
         return float(follow(links, self.chain[0]) == self.links[self.chain[-1]])
-
-    def _page(self, key: str, rng: np.random.Generator) -> tuple[str, ...]:
-        """The keys on the page of a key."""
-        if self.page == 1:
-            return (key,)
-        others = [other for other in self.keys if other != key]
-        beside = [others[place] for place in rng.permutation(len(others))[: self.page - 1]]
-        return tuple((key, *beside)[place] for place in rng.permutation(self.page))
-
-    def _in_words(self, key: str) -> str:
-        """What a page says."""
-        if self.page == 1:
-            return f"it leads to {self.links[key]}"
-        return ", ".join(f"{at} leads to {self.links[at]}" for at in self.pages[key])
 
     def _listed(self, *words: str) -> str:
         return ", ".join(action for action in self.actions if action.partition(" ")[0] in words)

@@ -5,7 +5,7 @@ import pytest
 
 from marl_llm.errors import GameError
 from marl_llm.games.delegation import Ask, Delegation, Pay, Report, Use
-from marl_llm.games.relay_chain import RelayChain, follow
+from marl_llm.games.relay_chain import REMARKS, RelayChain, follow
 from marl_llm.games.text_game import View
 from marl_llm.types import Move, Outcome
 
@@ -202,9 +202,9 @@ def test_pay_below_zero_is_refused():
 
 @pytest.mark.parametrize("level", [1, 2, 3, 4, 5])
 @pytest.mark.parametrize("solo", [False, True])
-@pytest.mark.parametrize("page", [1, 4])
-def test_the_solver_follows_every_chain(level, solo, page):
-    game = RelayChain(level=level, calls=6, solo=solo, page=page)
+@pytest.mark.parametrize("remarks", [0, 5])
+def test_the_solver_follows_every_chain(level, solo, remarks):
+    game = RelayChain(level=level, calls=6, solo=solo, remarks=remarks)
     rng = np.random.default_rng(0)
     for seed in range(50):
         game.reset(seed)
@@ -247,17 +247,27 @@ def test_an_executor_is_told_its_key_alone():
     assert len(seen) == 1
 
 
-def test_a_page_shows_the_key_among_others_and_a_page_of_one_only_where_it_leads():
-    game = RelayChain(page=4)
-    game.reset(5)
-    act(game, "planner", "ask C")
-    act(game, "executor_0", "get C")
-    task, *entries = game.observation("executor_0").brief.split()
-    shown = dict(zip(entries[::2], entries[1::2], strict=True))
-    assert (task, len(shown)) == ("C", 4)
-    assert shown == {key: game.links[key] for key in game.pages["C"]}
-    alone = RelayChain()
-    alone.reset(5)
-    act(alone, "planner", "ask C")
-    act(alone, "executor_0", "get C")
-    assert alone.observation("executor_0").brief == f"C {alone.links['C']}"
+def test_a_page_says_first_where_its_key_leads_and_then_so_many_remarks():
+    game, plain = RelayChain(remarks=4), RelayChain()
+    for each in (game, plain):
+        each.reset(5)
+        act(each, "planner", "ask C")
+        act(each, "executor_0", "get C")
+    task, symbol, *words = game.observation("executor_0").brief.split()
+    assert (task, symbol, len(words)) == ("C", game.links["C"], 4)
+    assert set(words) <= set(REMARKS)
+    assert plain.links == game.links
+    assert plain.observation("executor_0").brief == f"C {symbol}"
+
+
+def test_one_agent_keeps_all_pages_and_a_planner_sees_none():
+    alone, team = RelayChain(remarks=4, solo=True), RelayChain(remarks=4)
+    for each in (alone, team):
+        each.reset(5)
+    for key in "CDE":
+        act(alone, "planner", f"get {key}")
+    for number, key in enumerate("CDE"):
+        act(team, "planner", f"ask {key}")
+        act(team, f"executor_{number}", f"report {team.links[key]}")
+    assert len(alone.observation("planner").brief.split()) == 1 + 3 * 5
+    assert len(team.observation("planner").brief.split()) == 1 + 3
