@@ -16,7 +16,7 @@ from pathlib import Path
 from marl_llm import team
 from marl_llm.games import Game
 from marl_llm.rollout.plans import Plan
-from marl_llm.runtime import Collected, Learned
+from marl_llm.runtime import Collected, Learned, learning
 from marl_llm.serve import Engine
 from marl_llm.settings import RunSettings
 from marl_llm.store import SqliteStore
@@ -52,7 +52,7 @@ class LocalRuntime:
         return self._engines
 
     def collect(self, update: int, plans: Sequence[Plan]) -> None:
-        """Play these episodes and put them into the store of every policy."""
+        """Play these episodes and put them into the store of every policy that learns now."""
         began = time.monotonic()
         engines = self.serving()
         episodes = team.collect(
@@ -60,7 +60,7 @@ class LocalRuntime:
             self._makers,
             self._seats,
             engines,
-            {policy: engine.version for policy, engine in engines.items()},
+            learning(self._run, update, engines),
             self._store,
             self._carrier,
             plans,

@@ -13,6 +13,7 @@ from typing import Protocol
 
 from marl_llm.rollout.plans import Plan
 from marl_llm.serve import Engine
+from marl_llm.settings import RunSettings
 from marl_llm.trainer import Lesson
 from marl_llm.types import Episode
 
@@ -33,6 +34,15 @@ class Learned:
     lesson: Lesson
 
 
+def learning(run: RunSettings, update: int, engines: Mapping[str, Engine]) -> dict[str, int]:
+    """The policies that learn from the games of an update, and the versions served now."""
+    return {
+        policy: engine.version
+        for policy, engine in engines.items()
+        if run.policies[policy].learns(update)
+    }
+
+
 class Runtime(Protocol):
     """Where the parts of a run live: `local.LocalRuntime` or `cluster.runtime.RayRuntime`."""
 
@@ -44,7 +54,7 @@ class Runtime(Protocol):
         """
 
     def collect(self, update: int, plans: Sequence[Plan]) -> None:
-        """Begin to play these episodes, which go into the store of every policy."""
+        """Begin to play these episodes, for the store of every policy that then learns."""
 
     def learn(self, policy: str, update: int) -> None:
         """Begin to learn from the games of an update, all played; the weights are published."""

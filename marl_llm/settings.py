@@ -27,6 +27,7 @@ from marl_llm.serve.sources import EngineSettings, ModelSource
 from marl_llm.targets import OURS
 
 MOST_UPDATES = 10**9
+_CHECKED = 1000  # updates that are looked at one by one
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,6 +60,35 @@ class ColdStart:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Alternation:
+    """When a policy learns: for `learn` updates, then not for `rest`, and so on.
+
+    Two policies that take turns, 20 updates each:
+
+        planner:  {learn: 20, rest: 20}
+        executor: {learn: 20, rest: 20, after: 20}
+    """
+
+    learn: int
+    rest: int
+    after: int = 0  # updates of rest before the first
+
+    def __post_init__(self) -> None:
+        for name, number, least in (
+            ("learn", self.learn, 1),
+            ("rest", self.rest, 0),
+            ("after", self.after, 0),
+        ):
+            if number < least:
+                raise ConfigError(f"alternation.{name} must be at least {least}, got {number}")
+
+    def learns(self, update: int) -> bool:
+        """Whether it learns from the games of this update, counted from 0."""
+        since = update - self.after
+        return since >= 0 and since % (self.learn + self.rest) < self.learn
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Judge:
     """A model of its own that annotators ask; it is not trained."""
 
@@ -78,6 +108,11 @@ class Policy:
     judge: Judge | None = None  # None = the policy judges itself, where an annotator asks
     coldstart: ColdStart | None = None
     trained: bool = True  # False = it plays and stays as it is
+    alternation: Alternation | None = None  # None = it learns in every update
+
+    def learns(self, update: int) -> bool:
+        """Whether it learns from the games of this update, counted from 0."""
+        return self.trained and (self.alternation is None or self.alternation.learns(update))
 
     @property
     def attached(self) -> frozenset[str]:
@@ -244,6 +279,12 @@ class RunSettings:
             raise ConfigError("evaluation.success needs at least 2 episodes for an interval, got 1")
         if self.policies and not any(policy.trained for policy in self.policies.values()):
             raise ConfigError("no policy is trained; set trained=true for one of policies")
+        for update in range(min(self.updates, _CHECKED) if self.policies else 0):
+            if not any(policy.learns(update) for policy in self.policies.values()):
+                raise ConfigError(
+                    f"in update {update + 1} all policies rest, so its games would be for nothing; "
+                    "change the alternation of one"
+                )
         for name, seat in self.seats.items():
             if seat.policy not in self.policies:
                 raise ConfigError(

@@ -253,7 +253,7 @@ def collect(
     plans: Sequence[Plan],
     idle: dict[str, list[Game]],
 ) -> list[Episode]:
-    """Play planned episodes by the run's rules and put them into the store of every policy.
+    """Play planned episodes by the run's rules and put them into the store of all who will learn.
 
     What a failure of the machinery made worthless is played again, and put as void if it fails
     every time.
@@ -263,7 +263,8 @@ def collect(
         makers: of fresh games, by name.
         who: can sit down, by name.
         engines: by policy.
-        versions: of the policies' weights at the start; what they sampled nothing in is so old.
+        versions: of the weights at the start, for each policy that will learn from these games;
+            what it sampled nothing in is so old.
         store: where to.
         carrier: of episodes in it.
         plans: what to play.
@@ -280,10 +281,9 @@ def collect(
     check_room(episodes, {policy: engine.context for policy, engine in engines.items()})
     size = run.rollout.group_size
     for policy, version in versions.items():
-        if run.policies[policy].trained:
-            whole = run.policies[policy].reaches  # annotators read what the others saw and said
-            records = [record_of(one, policy, size, version, whole, carrier) for one in episodes]
-            store.put(policy, records)
+        whole = run.policies[policy].reaches  # annotators read what the others saw and said
+        records = [record_of(one, policy, size, version, whole, carrier) for one in episodes]
+        store.put(policy, records)
     return episodes
 
 

@@ -76,7 +76,7 @@ def advance(
     Games of an update begin once no policy is further behind than the staleness allows; a policy
     learns as soon as its next games are there. What was begun is brought to its end.
     """
-    at = {name: start for name, policy in run.policies.items() if policy.trained}
+    at = {name: start for name, policy in run.policies.items() if policy.trained}  # next lesson
     asked = done = start
     games: dict[int, Collected] = {}
     lessons: dict[int, dict[str, Lesson]] = {}
@@ -86,10 +86,6 @@ def advance(
         while asked < end and asked - done <= run.runtime.max_staleness:
             runtime.collect(asked, plans_of(run, asked))
             asked += 1
-        for policy in at:
-            if policy not in busy and at[policy] in games:
-                busy.add(policy)
-                runtime.learn(policy, at[policy])
         match runtime.wait():
             case Collected() as collected:
                 games[collected.update] = collected
@@ -97,8 +93,15 @@ def advance(
                 busy.remove(lesson.policy)
                 lessons.setdefault(at[lesson.policy], {})[lesson.policy] = lesson
                 at[lesson.policy] += 1
+        for policy in at:
+            while policy not in busy and at[policy] in games:
+                if run.policies[policy].learns(at[policy]):
+                    busy.add(policy)
+                    runtime.learn(policy, at[policy])
+                else:
+                    at[policy] += 1
         while done < min(at.values()):
-            journal.learned(done + 1, games.pop(done), lessons.pop(done))
+            journal.learned(done + 1, games.pop(done), lessons.pop(done, {}))
             done += 1
             end = asked if stopped() else end
     return done

@@ -38,7 +38,7 @@ from marl_llm.cluster.hosts import (
 from marl_llm.cluster.incidents import note
 from marl_llm.errors import DeadlineError, ModelError
 from marl_llm.rollout.plans import Plan
-from marl_llm.runtime import Collected, Learned
+from marl_llm.runtime import Collected, Learned, learning
 from marl_llm.serve import Engine
 from marl_llm.serve.sources import EngineSettings
 from marl_llm.settings import RunSettings
@@ -81,7 +81,7 @@ class RayRuntime:
         """
         run_dir, threads = run_dir.resolve(), team.use_threads(run.runtime.threads)
         self._stale = run.runtime.max_staleness > 0
-        self._run_dir = run_dir
+        self._run, self._run_dir = run, run_dir
         self._tasks: dict[ray.ObjectRef, _Task] = {}
         self._played: dict[int, list[Episode]] = {}  # of updates that are not all played
         self._plans: dict[int, tuple[Sequence[Plan], float]] = {}  # their plans, and since when
@@ -142,7 +142,7 @@ class RayRuntime:
 
     def collect(self, update: int, plans: Sequence[Plan]) -> None:
         """Share these episodes among the workers, whole groups each; they put them in the store."""
-        versions = {policy: engine.version for policy, engine in self.serving().items()}
+        versions = learning(self._run, update, self.serving())
         count = len(self._workers)
         self._plans[update] = plans, time.monotonic()
         self._played[update] = []

@@ -15,10 +15,11 @@ from marl_llm.games.text_game import View
 
 DIGITS = tuple(string.digits)
 NOTHING = "?"  # what stands for a report that did not come
-REMARKS = tuple(
-    "amber basin cedar delta ember fable grove hazel ivory jetty kettle linen maple nectar olive "
-    "pebble quartz river saddle timber umber velvet willow yarrow".split()
-)  # what pages are filled with
+REMARKS = (  # what pages are filled with
+    *("amber", "basin", "cedar", "delta", "ember", "fable", "grove", "hazel", "ivory", "jetty"),
+    *("kettle", "linen", "maple", "nectar", "olive", "pebble", "quartz", "river", "saddle"),
+    *("timber", "umber", "velvet", "willow", "yarrow"),
+)
 
 
 @dataclass(frozen=True, slots=True)
