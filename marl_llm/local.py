@@ -2,7 +2,8 @@
 
 It does step by step what a cluster does at the same time: rollout puts episodes into the store, the
 policy's trainer claims them, its weights go through the store to the engine. With a staleness above
-0 the steps come in the order in which a cluster may take them, one after another.
+0 games come before lessons wherever both may be next, so that they are as old as is allowed: the
+worst that a cluster can do, and the same every time.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from marl_llm.store.episodes import AtHand
 
 
 class LocalRuntime:
-    """Engines, trainers and the store as plain objects; what is begun is done at once."""
+    """Engines, trainers and the store as plain objects; what is begun is done when waited for."""
 
     def __init__(self, run: RunSettings, run_dir: Path) -> None:
         """Make the parts from the run folder's models."""
@@ -38,7 +39,8 @@ class LocalRuntime:
         self._trainers = {
             name: team.trainer(run, run_dir, name, self._engines) for name in run.policies
         }
-        self._done: deque[Collected | Learned] = deque()
+        self._games: deque[tuple[int, Sequence[Plan]]] = deque()  # to be played
+        self._lessons: deque[tuple[str, int]] = deque()  # to be given
         for policy in run.policies:
             self._publish(policy)
 
@@ -52,7 +54,18 @@ class LocalRuntime:
         return self._engines
 
     def collect(self, update: int, plans: Sequence[Plan]) -> None:
-        """Play these episodes and put them into the store of every policy that learns now."""
+        """Have these episodes played for the store of every policy that then learns."""
+        self._games.append((update, plans))
+
+    def learn(self, policy: str, update: int) -> None:
+        """Have the policy learn from the games of an update."""
+        self._lessons.append((policy, update))
+
+    def wait(self) -> Collected | Learned:
+        """Do the next thing."""
+        return self._play(*self._games.popleft()) if self._games else self._teach()
+
+    def _play(self, update: int, plans: Sequence[Plan]) -> Collected:
         began = time.monotonic()
         engines = self.serving()
         episodes = team.collect(
@@ -66,20 +79,17 @@ class LocalRuntime:
             plans,
             self._idle,
         )
-        self._done.append(Collected(update, episodes, time.monotonic() - began))
+        return Collected(update, episodes, time.monotonic() - began)
 
-    def learn(self, policy: str, update: int) -> None:
+    def _teach(self) -> Learned:
         """Claim the games of an update, update the policy once, publish its weights."""
+        policy, update = self._lessons.popleft()
         lesson, claim = team.learn(
             self._run, self._trainers[policy], self._store, self._carrier, update, math.inf
         )
         self._store.acknowledge(policy, claim)
         self._publish(policy)
-        self._done.append(Learned(lesson))
-
-    def wait(self) -> Collected | Learned:
-        """The next thing that is done."""
-        return self._done.popleft()
+        return Learned(lesson)
 
     def save(self, policy: str, folder: Path) -> None:
         """Write the policy's learner, whole, into an empty folder."""

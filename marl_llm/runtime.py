@@ -1,7 +1,7 @@
 """`Runtime`: where the parts of a run live, and how the loop hears from them.
 
 What takes long is begun and later heard of, so that games can be played while policies learn. In
-one process everything is done when it is begun.
+one process everything is done when it is waited for.
 """
 
 from __future__ import annotations

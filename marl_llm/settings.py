@@ -109,6 +109,7 @@ class Policy:
     coldstart: ColdStart | None = None
     trained: bool = True  # False = it plays and stays as it is
     alternation: Alternation | None = None  # None = it learns in every update
+    max_staleness: int | None = None  # of its own records; None = as the runtime has it
 
     def learns(self, update: int) -> bool:
         """Whether it learns from the games of this update, counted from 0."""
@@ -189,7 +190,7 @@ class Runtime:
     name: Literal["local", "ray"] = "local"
     threads: int | None = None  # torch threads per process, None = torch's choice
     workers: int = 1  # ray: rollout workers
-    max_staleness: int = 0  # updates by which records may lag behind
+    max_staleness: int = 0  # updates by which records may lag behind; see also Policy
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -279,6 +280,11 @@ class RunSettings:
             raise ConfigError("evaluation.success needs at least 2 episodes for an interval, got 1")
         if self.policies and not any(policy.trained for policy in self.policies.values()):
             raise ConfigError("no policy is trained; set trained=true for one of policies")
+        for name, policy in self.policies.items():
+            if policy.max_staleness is not None and policy.max_staleness < 0:
+                raise ConfigError(
+                    f"policies.{name}.max_staleness must be at least 0, got {policy.max_staleness}"
+                )
         for update in range(min(self.updates, _CHECKED) if self.policies else 0):
             if not any(policy.learns(update) for policy in self.policies.values()):
                 raise ConfigError(
@@ -328,6 +334,11 @@ class RunSettings:
                         if name in own:
                             found.setdefault(role, own[name])
         return found
+
+    def staleness(self, policy: str) -> int:
+        """Updates by which the records of this policy may lag behind it."""
+        own = self.policies[policy].max_staleness
+        return self.runtime.max_staleness if own is None else own
 
     def makers(self) -> dict[str, Callable[[], TextGame]]:
         """Makers of fresh games, by name; pickle as the nodes they are made from."""

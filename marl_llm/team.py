@@ -313,7 +313,7 @@ def learn(
         claim = store.claim(
             policy,
             groups,
-            version - run.runtime.max_staleness,
+            version - run.staleness(policy),
             lease,
             run.rollout.groups,
             (update + 1) * count,

@@ -3,7 +3,8 @@
 The same lines run in one process and over Ray: a `Runtime` hides where engines and learners live,
 and says when something is done. With ``max_staleness: 0`` an update's games are played by the very
 weights that learn from them. With more, the games of the next updates are played while policies
-still learn, each policy at its own pace, and no learner ever sees a record that is further behind.
+still learn, each at its own pace, and none ever sees a record of its own that is further behind
+than it allows.
 """
 
 from __future__ import annotations
@@ -83,7 +84,7 @@ def advance(
     busy: set[str] = set()
     journal.begin()
     while done < end:
-        while asked < end and asked - done <= run.runtime.max_staleness:
+        while asked < end and all(asked - at[name] <= run.staleness(name) for name in at):
             runtime.collect(asked, plans_of(run, asked))
             asked += 1
         match runtime.wait():

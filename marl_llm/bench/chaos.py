@@ -201,9 +201,7 @@ def accounts(run: RunSettings, rows: Sequence[Row]) -> dict[str, int]:
                 continue
             lost += max(run.rollout.episodes - int(learned), 0)
             doubled += max(int(learned) - run.rollout.episodes, 0)
-            exceeded += (row.get(f"store/{name}/staleness_of_{name}") or 0) > (
-                run.runtime.max_staleness
-            )
+            exceeded += (row.get(f"store/{name}/staleness_of_{name}") or 0) > run.staleness(name)
     return {"lost": lost, "doubled": doubled, "staleness_exceeded": exceeded}
 
 

@@ -80,7 +80,7 @@ class RayRuntime:
             ModelError: a policy wants a GPU, and there is none.
         """
         run_dir, threads = run_dir.resolve(), team.use_threads(run.runtime.threads)
-        self._stale = run.runtime.max_staleness > 0
+        self._stale = any(run.staleness(name) for name in run.policies)
         self._run, self._run_dir = run, run_dir
         self._tasks: dict[ray.ObjectRef, _Task] = {}
         self._played: dict[int, list[Episode]] = {}  # of updates that are not all played

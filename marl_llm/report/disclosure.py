@@ -238,13 +238,22 @@ def _data(run: Run) -> str | None:
         if cold := mapping(at(policy, "coldstart")):
             teacher = _player(at(cold, "player"))
             said += f"; before, policy {name} learned from scripted games of {teacher}"
-    stale = at(run.config, "runtime", "max_staleness")
     filtered = "no episode is left out"
     if at(run.config, "runtime", "name") == "ray":
-        filtered = f"left out is what is more than {stale or 0} updates old"
+        filtered = f"left out is what is more than {_oldest(run)} updates old"
     if lost := run.mean("credit", "unscored_turns"):
         filtered += f", and {lost:.1f} turns per update without a known reward"
     return f"{said}; {filtered}"
+
+
+def _oldest(run: Run) -> str:
+    """How many updates behind records may be; where policies differ, each with its name."""
+    usual = at(run.config, "runtime", "max_staleness") or 0
+    own = {name: at(policy, "max_staleness") for name, policy in run.policies.items()}
+    limits = {name: usual if limit is None else limit for name, limit in own.items()}
+    if len(set(limits.values())) > 1:
+        return ", ".join(f"{limit} ({name})" for name, limit in limits.items())
+    return str(next(iter(limits.values()), usual))
 
 
 def _player(node: Any) -> str:

@@ -1,11 +1,12 @@
-"""Policies that take turns: who learns when, what it costs nobody, and what is refused."""
+"""The pace of policies: who learns when, and from games how old."""
 
 import pytest
 
 from marl_llm.cli import main
+from marl_llm.config import compose
 from marl_llm.errors import ConfigError
 from marl_llm.report.metrics import read
-from marl_llm.settings import Alternation
+from marl_llm.settings import Alternation, RunSettings
 
 SHORT = (
     "experiment=planner_executor",
@@ -60,3 +61,22 @@ def test_who_rests_learns_nothing_and_who_learns_misses_nothing(tmp_path, stalen
             assert learned == (16 if update % 2 == turn else None), (update, policy)
     behind = rows[4]["store/executor/staleness_of_executor"]
     assert behind <= min(staleness, 1), "its version counts its own lessons, of which there was one"
+
+
+def test_a_policy_may_be_stricter_than_the_runtime(capsys):
+    words = ("runtime.max_staleness=2", "+policies.planner.max_staleness=0")
+    run = RunSettings.of(compose([*SHORT, *words]))
+    assert (run.staleness("planner"), run.staleness("executor")) == (0, 2)
+    assert main(["train", *SHORT, "+policies.executor.max_staleness=-1"]) == 2
+    assert "policies.executor.max_staleness must be at least 0" in capsys.readouterr().err
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("own", "oldest"), [(0, [0, 0, 0, 0]), (None, [0, 1, 2, 2])])
+def test_no_policy_learns_from_games_older_than_it_allows(tmp_path, own, oldest):
+    run_dir = tmp_path / "run"
+    words = [f"run.dir={run_dir}", "runtime.max_staleness=2"]
+    words += [] if own is None else [f"+policies.planner.max_staleness={own}"]
+    assert main(["train", *SHORT, *words]) == 0
+    seen = [row.get("store/planner/staleness_of_planner") for row in read(run_dir)]
+    assert seen[1:] == oldest
