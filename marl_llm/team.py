@@ -351,6 +351,7 @@ def _play(
         seed=seed,
         concurrency=rollout.concurrency,
         turn_seconds=rollout.turn_seconds,
+        episode_seconds=rollout.episode_seconds,
         stall_seconds=rollout.stall_seconds,
         shaping=rollout.shaping,
         idle=idle,
