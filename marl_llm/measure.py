@@ -109,6 +109,7 @@ class Measurer:
             episodes=evaluation.success,
             seed=seed,
             greedy=greedy,
+            retries=self._run.rollout.retries,
         )
         games = evaluation.games or tuple(self._run.games)
         suffix = ("_greedy" if greedy else "") + (f"_{game}" if len(games) > 1 else "")

@@ -38,6 +38,7 @@ class Rollout:
     group_size: int = 1  # episodes with the same start
     concurrency: int = 512  # games in flight at once
     turn_seconds: float | None = None  # deadline of one reply
+    episode_seconds: float | None = None  # of an episode, divided among calls: rollout.deadlines
     stall_seconds: float = 600.0  # no reply at all for so long ends the run
     lineups: tuple[tuple[str, ...] | Mapping[str, str], ...] = (("self",),)  # see `rollout.plans`
     shaping: Shaping = field(default_factory=Shaping)
@@ -264,6 +265,7 @@ class RunSettings:
                 raise ConfigError(f"{what} must be at least {least}, got {number}")
         for what, seconds in (
             ("rollout.turn_seconds", self.rollout.turn_seconds),
+            ("rollout.episode_seconds", self.rollout.episode_seconds),
             ("rollout.stall_seconds", self.rollout.stall_seconds),
         ):
             if seconds is not None and seconds <= 0:

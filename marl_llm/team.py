@@ -24,6 +24,7 @@ from marl_llm.errors import ConfigError, GameError, ModelError, TrainingError
 from marl_llm.games import Game
 from marl_llm.learn.learner import Learner
 from marl_llm.learn.supervised import fit
+from marl_llm.rollout.attempts import attempted
 from marl_llm.rollout.plans import Plan, balanced
 from marl_llm.rollout.play import ModelSeat, play
 from marl_llm.rollout.room import check_room
@@ -270,14 +271,11 @@ def collect(
         plans: what to play.
         idle: games kept from one call to the next: to make one costs more than to play it.
     """
-    episodes = _play(run, makers, who, engines, plans, idle, run.seed)
-    for _ in range(run.rollout.retries):
-        if not (failed := {one.id for one in episodes if one.void is not None}):
-            break
-        again = [replace(plan, attempt=plan.attempt + 1) for plan in plans if plan.id in failed]
-        plans = [plan for plan in plans if plan.id not in failed] + again
-        played = {one.id: one for one in _play(run, makers, who, engines, again, idle, run.seed)}
-        episodes = [played.get(one.id, one) for one in episodes]
+    episodes = attempted(
+        lambda plans: _play(run, makers, who, engines, plans, idle, run.seed),
+        plans,
+        run.rollout.retries,
+    )
     check_room(episodes, {policy: engine.context for policy, engine in engines.items()})
     size = run.rollout.group_size
     for policy, version in versions.items():
@@ -353,6 +351,7 @@ def _play(
         seed=seed,
         concurrency=rollout.concurrency,
         turn_seconds=rollout.turn_seconds,
+        episode_seconds=rollout.episode_seconds,
         stall_seconds=rollout.stall_seconds,
         shaping=rollout.shaping,
         idle=idle,

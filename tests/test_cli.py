@@ -88,6 +88,7 @@ def refused(capsys, *words):
         ("train rollout.episodes=0", "rollout.episodes must be at least 1, got 0"),
         ("train rollout.episodes=8 rollout.group_size=3", "multiple of rollout.group_size"),
         ("train rollout.turn_seconds=-1", "rollout.turn_seconds must be above 0, got -1"),
+        ("train rollout.episode_seconds=0", "rollout.episode_seconds must be above 0, got 0"),
         ("train rollout.shaping.valid=much", "rollout.shaping.valid must be a number, got 'much'"),
         ("train rollout.shaping.vald=0.1", "rollout.shaping has no setting 'vald'; did you mean"),
         ("train rollout.stall_seconds=0", "rollout.stall_seconds must be above 0, got 0"),

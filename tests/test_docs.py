@@ -88,10 +88,10 @@ def test_the_readme_compares_credit_on_the_run_that_make_selfplay_leaves():
     assert f"`{folder}`" in CREDIT
 
 
-def test_the_commands_of_hierarchy_can_be_planned(tmp_path, capsys):
+def test_the_examples_of_hierarchy_can_be_planned(tmp_path, capsys):
     page = (ROOT / "docs" / "hierarchy.md").read_text(encoding="utf-8")
     commands = re.findall(r"^marl-llm (train .*)$", page, re.MULTILINE)
-    assert len(commands) >= 2
+    assert all(any(word in each for each in commands) for word in ("faults", "pay", "alternation"))
     for number, command in enumerate(commands):
         words = [*shlex.split(command), f"run.dir={tmp_path / str(number)}", "dry_run=true"]
         assert main(words) == 0, capsys.readouterr()

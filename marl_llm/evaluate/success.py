@@ -13,8 +13,10 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from marl_llm.agents import Player
+from marl_llm.errors import EpisodeError
 from marl_llm.evaluate.statistics import Interval, bootstrap_mean
 from marl_llm.games import Game
+from marl_llm.rollout.attempts import attempted
 from marl_llm.rollout.plans import Lineup, Plan, seating
 from marl_llm.rollout.play import ModelSeat, play
 from marl_llm.seeds import derive
@@ -45,8 +47,9 @@ def held_out_success(
     seed: int,
     greedy: bool,
     concurrency: int = 512,
+    retries: int = 3,
 ) -> Success:
-    """Play held-out episodes and count.
+    """Play held-out episodes and count; one that stays void is none of the team's doing.
 
     Args:
         game: its name.
@@ -58,6 +61,10 @@ def held_out_success(
         seed: of tasks, replies, scripted players and the resampling of intervals.
         greedy: models take what is most likely, instead of sampling.
         concurrency: games in flight at once.
+        retries: of an episode that a failure of the machinery made void.
+
+    Raises:
+        EpisodeError: all attempts at all episodes failed, or at all but one.
     """
     roles = make().roles
     players = seating(roles, lineup)
@@ -66,21 +73,32 @@ def held_out_success(
         for n in range(episodes)
     ]
     who = {name: _greedy(seat) for name, seat in seats.items()} if greedy else seats
-    played = play(plans, {game: make}, who, engines, seed=seed, concurrency=concurrency)
+    tried = attempted(
+        lambda plans: play(plans, {game: make}, who, engines, seed=seed, concurrency=concurrency),
+        plans,
+        retries,
+    )
+    played = [episode for episode in tried if episode.void is None]
+    if len(played) < 2:
+        why = next(episode.void for episode in tried if episode.void is not None)
+        raise EpisodeError(
+            f"of {episodes} held-out episodes of {game} {len(played)} could be played in "
+            f"{retries + 1} attempts: {why}"
+        )
     first = next(iter(roles))
     called = [_called(episode, first) for episode in played]
     reports = [outcome for some in called for outcome in some]
     return Success(
         game=game,
-        episodes=episodes,
+        episodes=len(played),
         success=bootstrap_mean(
             np.array([float(episode.outcomes[first] is Outcome.WIN) for episode in played]),
             seed=seed,
             bounds=(0.0, 1.0),
         ),
-        calls=len(reports) / episodes,
+        calls=len(reports) / len(played),
         reports_right=sum(outcome is Outcome.WIN for outcome in reports) / max(len(reports), 1),
-        forfeits=sum(not FORFEITS.isdisjoint(e.outcomes.values()) for e in played) / episodes,
+        forfeits=sum(not FORFEITS.isdisjoint(e.outcomes.values()) for e in played) / len(played),
     )
 
 

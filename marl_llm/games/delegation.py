@@ -271,6 +271,11 @@ class Delegation(TextGame):
         """Which tool failed and how, if that voided the episode; None = it counts."""
         return self._void
 
+    def spoil(self, why: str) -> None:
+        """End the episode as void: something failed, and no agent is to blame."""
+        self._void = why
+        self._close(self._root, Outcome.TRUNCATED)
+
     # The hooks of TextGame.
 
     def start(self, rng: np.random.Generator, options: Mapping[str, Any]) -> None:
@@ -381,11 +386,8 @@ class Delegation(TextGame):
         """Use a tool, unless that fails for a reason that is none of the agents' doing."""
         fault = self.faults.draw(self._seed or 0, self._attempt, call.path, call.turns)
         if fault is not None and fault.kind in INFRA:
-            self._void = (
-                f"attempt {self._attempt}: the {step.tool} of {call.agent} in its turn "
-                f"{call.turns} {INFRA[fault.kind]}"
-            )
-            self._close(self._root, Outcome.TRUNCATED)
+            where = f"the {step.tool} of {call.agent} in its turn {call.turns}"
+            self.spoil(f"attempt {self._attempt}: {where} {INFRA[fault.kind]}")
         else:
             self.use(call, step if fault is None else replace(step, fault=fault))
 

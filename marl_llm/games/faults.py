@@ -13,9 +13,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import Any, TypeVar
 
 from marl_llm.errors import GameError
 from marl_llm.seeds import derive, generator
+
+NOTHING = "(nothing came back)"
+Content = TypeVar("Content", str, tuple[Any, ...])
 
 
 class Kind(StrEnum):
@@ -89,11 +93,9 @@ class Faults:
         return None
 
 
-def spoiled(text: str, fault: Fault | None) -> str:
-    """A tool's text after an empty or truncated fault; other faults leave it as it is."""
+def spoiled(content: Content, fault: Fault | None) -> Content:
+    """A tool's text, or lines, after an empty or truncated fault; others leave it as it is."""
     if fault is None or fault.kind not in (Kind.EMPTY, Kind.TRUNCATED):
-        return text
-    if fault.kind is Kind.EMPTY:
-        return ""
-    share = generator(fault.seed).uniform(0.1, 0.6)
-    return text[: int(share * len(text))]
+        return content
+    share = 0.0 if fault.kind is Kind.EMPTY else generator(fault.seed).uniform(0.1, 0.6)
+    return content[: int(share * len(content))]

@@ -11,7 +11,9 @@ import numpy as np
 
 from marl_llm.errors import GameError
 from marl_llm.games.delegation import Ask, Call, Delegation, Pay, Report, Step, Use
+from marl_llm.games.faults import NOTHING, Fault, Faults, Kind, spoiled
 from marl_llm.games.text_game import View
+from marl_llm.seeds import generator
 
 FAINT, LOUD = 1, 3  # what a small and a large needle count
 CLUES = 3  # a key is 0, 1 or 2 places after its lock
@@ -95,6 +97,7 @@ class NeedlePool(Delegation):
         calls: int | None = None,
         rounds: int = 2,
         pay: Pay | None = None,
+        faults: Faults | None = None,
         list_legal: bool = True,
     ):
         """A game of one level.
@@ -108,6 +111,7 @@ class NeedlePool(Delegation):
             calls: executors that an episode has; None = as the level has it.
             rounds: turns in which the planner can call; it has one more. So has a crate's executor.
             pay: what the agents get.
+            faults: how often an inspection fails; None = never.
             list_legal: of no effect, since actions are free text.
         """
         if level not in LEVELS:
@@ -133,6 +137,7 @@ class NeedlePool(Delegation):
             turns={"planner": rounds + 1, **crates},
             pay=pay,
             list_legal=list_legal,
+            faults=faults,
         )
 
     def rules(self) -> str:
@@ -183,8 +188,8 @@ class NeedlePool(Delegation):
         return Ask(tuple((below, inner[name]) for name in names))
 
     def use(self, call: Call, step: Use) -> None:
-        """Inspect the lock."""
-        call.notes.append(self._boxes[call.task].key)
+        """Inspect the lock: its key as it came back, which may be none."""
+        call.notes.append(self._faulty(self._boxes[call.task].key, step.fault))
 
     def right(self, call: Call) -> float:
         """Whether the key fits, or how much was found by whom it called."""
@@ -197,8 +202,11 @@ class NeedlePool(Delegation):
         """The box and what was found out about it."""
         box = self._boxes[call.task]
         if not box.inner:
-            known = f" You inspected the lock: its key is {box.key}." if call.notes else ""
-            found = f" {box.key}" if call.notes else ""
+            found = "".join(f" {key or '?'}" for key in dict.fromkeys(call.notes))
+            known = "".join(
+                f" You inspected the lock: {f'its key is {key}' if key else NOTHING}."
+                for key in dict.fromkeys(call.notes)
+            )
             seen = f"Its lock is {box.lock}, its clue {box.clue}.{known}"
             return View(
                 f"You are to open box {box.name}. {seen}",
@@ -279,6 +287,13 @@ class NeedlePool(Delegation):
         weight = (FAINT, LOUD)[int(rng.integers(2))] if held else 0
         key = self.keys[(lock + clue) % len(self.keys)]
         return Box(name, weight, self.keys[lock], clue, key)
+
+    def _faulty(self, key: str, fault: Fault | None) -> str:
+        """A key after a content fault: nothing, since half of a letter is none, or another key."""
+        if fault is None or fault.kind is not Kind.WRONG:
+            return spoiled(key, fault)
+        others = self.keys.replace(key, "")
+        return others[int(generator(fault.seed).integers(len(others)))]
 
     def _left(self, call: Call) -> int:
         """Calls that this agent can still make."""

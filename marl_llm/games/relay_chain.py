@@ -11,10 +11,13 @@ import numpy as np
 
 from marl_llm.errors import GameError
 from marl_llm.games.delegation import Ask, Call, Delegation, Pay, Report, Step, Use
+from marl_llm.games.faults import NOTHING as NO_PAGE
+from marl_llm.games.faults import Fault, Faults, Kind, spoiled
 from marl_llm.games.text_game import View
+from marl_llm.seeds import generator
 
 DIGITS = tuple(string.digits)
-NOTHING = "?"  # what stands for a report that did not come
+NOTHING = "?"  # what stands for a report, or a page, that did not come
 REMARKS = (  # what pages are filled with
     *("amber", "basin", "cedar", "delta", "ember", "fable", "grove", "hazel", "ivory", "jetty"),
     *("kettle", "linen", "maple", "nectar", "olive", "pebble", "quartz", "river", "saddle"),
@@ -60,6 +63,7 @@ class RelayChain(Delegation):
         remarks: int = 0,
         solo: bool = False,
         pay: Pay | None = None,
+        faults: Faults | None = None,
         list_legal: bool = True,
     ):
         """A game of one level.
@@ -70,6 +74,7 @@ class RelayChain(Delegation):
             remarks: words on the page of each key behind the symbol that it leads to.
             solo: the planner looks up for itself, in as many turns.
             pay: what the agents get.
+            faults: how often a look into the table fails; None = never.
             list_legal: say in each observation which actions are legal.
         """
         if level not in LEVELS:
@@ -95,6 +100,7 @@ class RelayChain(Delegation):
             pay=pay,
             actions=(*looks, *answers) if solo else (*asks, *answers, *looks, *reports),
             list_legal=list_legal,
+            faults=faults,
         )
 
     def rules(self) -> str:
@@ -149,8 +155,10 @@ class RelayChain(Delegation):
         return None
 
     def use(self, call: Call, step: Use) -> None:
-        """Look a key up."""
-        call.notes.append((step.argument, self.links[step.argument]))
+        """Look a key up: its page as it came back, which may be empty."""
+        key = step.argument
+        page = (self.links[key], *self.beside[key].split())
+        call.notes.append((key, " ".join(self._faulty(page, step.fault))))
 
     def right(self, call: Call) -> float:
         """Whether the digit is where the chain ends, or the report where the key leads."""
@@ -168,8 +176,10 @@ class RelayChain(Delegation):
                 for key, symbol in found
             ]
         else:
-            found = [(key, f"{symbol} {self.beside[key]}".rstrip()) for key, symbol in call.notes]
-            said = [f"You looked up {key}. Its page: {page}." for key, page in found]
+            found = [(key, page or NOTHING) for key, page in call.notes]
+            said = [
+                f"You looked up {key}. Its page: {page or NO_PAGE}." for key, page in call.notes
+            ]
         asked = f"Where does the chain end that starts at {call.task}?"
         if call.caller is not None:
             asked = f"You are asked where one key leads: {call.task}."
@@ -178,11 +188,11 @@ class RelayChain(Delegation):
         return View(text, " ".join([call.task, *shown]), f"{call.task} {found}")
 
     def solve(self, call: Call, rng: np.random.Generator) -> str:
-        """Follow the chain, link by link."""
+        """Follow the chain, link by link; look again where nothing came back."""
+        seen = {key: page[0] for key, page in call.notes if page}
         if call.caller is not None:
-            found = dict(call.notes).get(call.task)
-            return f"get {call.task}" if found is None else f"report {found}"
-        links = dict(call.notes) if self.solo else {each.task: each.report for each in call.calls}
+            return f"report {seen[call.task]}" if call.task in seen else f"get {call.task}"
+        links = seen if self.solo else {each.task: each.report for each in call.calls}
         at = follow(links, call.task)
         if at in DIGITS:
             return f"answer {at}"
@@ -211,6 +221,14 @@ class RelayChain(Delegation):
             call.task: call.report for place, call in enumerate(self._root.calls) if place in kept
         }
         return float(follow(links, self.chain[0]) == self.links[self.chain[-1]])
+
+    def _faulty(self, page: tuple[str, ...], fault: Fault | None) -> tuple[str, ...]:
+        """The words of a page after a content fault: none, the first, or another symbol."""
+        if fault is None or fault.kind is not Kind.WRONG:
+            return spoiled(page, fault)
+        symbol, *remarks = page
+        kin = [one for one in (DIGITS if symbol in DIGITS else self.keys) if one != symbol]
+        return (kin[int(generator(fault.seed).integers(len(kin)))], *remarks)
 
     def _listed(self, *words: str) -> str:
         return ", ".join(action for action in self.actions if action.partition(" ")[0] in words)

@@ -21,6 +21,7 @@ from marl_llm.agents.chat import Chat
 from marl_llm.agents.role import Role, Seat
 from marl_llm.errors import ConfigError, DeadlineError, EpisodeError, nearest
 from marl_llm.games import Game
+from marl_llm.rollout import deadlines
 from marl_llm.rollout.plans import Plan
 from marl_llm.rollout.shaping import Shaping
 from marl_llm.seeds import derive, generator
@@ -108,6 +109,11 @@ class _Table:
     answers: dict[str, _Draft] = field(default_factory=dict)
     returns: dict[str, float] = field(default_factory=dict)
     shaped: dict[str, float] = field(default_factory=dict)
+    until: dict[int, float] = field(default_factory=dict)  # deadlines by the turn of the call
+
+    def caller(self, turn: int) -> int | None:
+        """The turn that called the agent of a turn."""
+        return self.drafts[turn].observation.parent
 
 
 def completion_of(turn: Turn) -> Completion | None:
@@ -126,6 +132,7 @@ def play(
     seed: int,
     concurrency: int = 512,
     turn_seconds: float | None = None,
+    episode_seconds: float | None = None,
     stall_seconds: float = 600.0,
     shaping: Shaping | None = None,
     idle: dict[str, list[Game]] | None = None,
@@ -140,6 +147,7 @@ def play(
         seed: the run's; every draw is derived from it and the episode's id.
         concurrency: games in flight at once.
         turn_seconds: deadline of one reply, None = none.
+        episode_seconds: deadline of an episode, divided among its calls as `deadlines` says.
         stall_seconds: how long no reply at all may come before the run is given up.
         shaping: reward for form; None = none.
         idle: games of earlier calls by name, used before new ones are made; finished games are
@@ -154,7 +162,8 @@ def play(
     if concurrency < 1:
         raise ConfigError(f"rollout.concurrency must be at least 1 game, got {concurrency}")
     idle = {} if idle is None else idle
-    loop = _Loop(games, seats, engines, seed, turn_seconds, shaping or Shaping(), idle)
+    limits = turn_seconds, episode_seconds
+    loop = _Loop(games, seats, engines, seed, limits, shaping or Shaping(), idle)
     return loop.run(plans, concurrency, stall_seconds)
 
 
@@ -165,12 +174,13 @@ class _Loop:
         seats: Mapping[str, ModelSeat | Player],
         engines: Mapping[str, Engine],
         seed: int,
-        turn_seconds: float | None,
+        limits: tuple[float | None, float | None],
         shaping: Shaping,
         idle: dict[str, list[Game]],
     ) -> None:
         self._games, self._seats, self._engines = games, seats, engines
-        self._seed, self._turn_seconds = seed, turn_seconds
+        self._seed, (self._turn_seconds, self._episode_seconds) = seed, limits
+        self._timed = limits != (None, None)
         self._shaping, self._shapes = shaping, shaping.active
         self._questions: dict[str, list[Request]] = {policy: [] for policy in engines}
         self._asked: dict[int, tuple[_Table, _Draft]] = {}  # what the engines are working on
@@ -297,7 +307,7 @@ class _Loop:
             draft.move = Move(seat.act(game, agent, rng))
             return
         prompt = self._memory(table, agent, seat).prompt(observation)
-        deadline = None if self._turn_seconds is None else time.monotonic() + self._turn_seconds
+        deadline = self._deadline(table, observation.parent) if self._timed else None
         number = next(self._numbers)
         self._asked[number] = table, _Draft(observation, name, seat.policy, prompt)
         self._questions[seat.policy].append(
@@ -309,6 +319,14 @@ class _Loop:
                 deadline,
             )
         )
+
+    def _deadline(self, table: _Table, parent: int | None) -> float | None:
+        """Of a reply that is asked for now, in a call that this turn made; None = in no call."""
+        now, until = time.monotonic(), None
+        if self._episode_seconds is not None:
+            end = table.started + self._episode_seconds
+            until = deadlines.of_agent(now, parent, table.until, end, table.caller)
+        return deadlines.of_reply(now, self._turn_seconds, until)
 
     def _memory(self, table: _Table, agent: str, seat: ModelSeat) -> Seat:
         if agent not in table.seats:

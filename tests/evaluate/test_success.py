@@ -4,7 +4,9 @@ import pytest
 
 from marl_llm.agents.delegating import Hasty, Solver
 from marl_llm.agents.scripted import Uniform
+from marl_llm.errors import EpisodeError
 from marl_llm.evaluate.success import held_out_success
+from marl_llm.games.faults import Faults
 from marl_llm.games.relay_chain import RelayChain
 
 SEATS = {"solver": Solver(), "hasty": Hasty(), "random": Uniform()}
@@ -41,3 +43,19 @@ def test_nobody_called_is_no_share():
         episodes=10, seed=0, greedy=False,
     )  # fmt: skip
     assert (found.success.value, found.calls, found.reports_right) == pytest.approx((1.0, 0, 0))
+
+
+def faulty(rate, **more):
+    return held_out_success(
+        "relay", lambda: RelayChain(faults=Faults(timeout=rate)), ["solver"] * 5, SEATS, {},
+        episodes=60, seed=3, greedy=False, **more,
+    )  # fmt: skip
+
+
+def test_a_tool_that_fails_is_no_failure_of_the_team():
+    found = faulty(0.1, retries=9)
+    assert (found.episodes, found.success.value) == (60, 1.0)
+    once = faulty(0.3, retries=0)
+    assert once.episodes < 60 and once.success.value == 1.0, "void episodes are left out"
+    with pytest.raises(EpisodeError, match="0 could be played in 3 attempts: attempt 2: the get"):
+        faulty(1.0, retries=2)

@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 
 import pytest
 
+from marl_llm.agents.delegating import Solver
 from marl_llm.errors import GameError
+from marl_llm.games import catalog
 from marl_llm.games.delegation import Ask
-from marl_llm.games.faults import INFRA, Fault, Faults, Kind, spoiled
-from marl_llm.games.relay_chain import RelayChain
+from marl_llm.games.departments.game import Departments
+from marl_llm.games.departments.world import TOWNS, TRADES, twisted
+from marl_llm.games.faults import INFRA, NOTHING, Fault, Faults, Kind, spoiled
+from marl_llm.games.needle_pool import NeedlePool
+from marl_llm.games.relay_chain import DIGITS, RelayChain
+from marl_llm.seeds import generator
 from marl_llm.types import Move, Outcome
 
 RATES = Faults(timeout=0.05, malformed=0.05, empty=0.1, truncated=0.1, wrong=0.2)
@@ -19,8 +26,8 @@ class Faulty(RelayChain):
     """A relay chain whose table fails."""
 
     def __init__(self, faults):
-        super().__init__(level=1)
-        self.faults, self.met = faults, []
+        super().__init__(level=1, faults=faults)
+        self.met = []
 
     def use(self, call, step):
         self.met.append(step.fault)
@@ -135,3 +142,133 @@ def test_a_snapshot_keeps_the_attempt():
     other.restore(state)
     assert other.void() == reason
     assert other.acting() == ()
+
+
+# The games whose tools can fail.
+
+WITH_TOOLS = ("relay_chain", "needle_pool", "needle_crates", "departments", "phantom_search")
+every_game = pytest.mark.parametrize("name", WITH_TOOLS)
+
+
+def made(name, **rates):
+    """A game as a configuration makes it."""
+    faults = {"_target_": "marl_llm.games.faults.Faults", **rates}
+    return catalog.build(name, {"level": 2, "faults": faults})
+
+
+def solved(name, seed=0, attempt=0, **rates):
+    """What the agents saw in an episode of the solver's, and the game at its end."""
+    game, seen = made(name, **rates), []
+    game.reset(seed, options={"attempt": attempt})
+    while game.acting():
+        agent = game.acting()[0]
+        seen.append(game.observation(agent).text)
+        rng = generator(seed, agent, len(seen))
+        game.act(agent, Move(Solver().act(game, agent, rng)))
+    return seen, game
+
+
+@every_game
+def test_an_infra_fault_of_a_real_game_ends_it_and_another_attempt_may_not_have_it(name):
+    voids = [
+        [solved(name, seed, attempt, timeout=0.4)[1].void() for attempt in range(4)]
+        for seed in range(4)
+    ]
+    flat = [void for row in voids for void in row]
+    assert None in flat and any(flat)
+    assert all("timed out" in void for void in flat if void)
+    assert any(row[0] and None in row for row in voids), "a later attempt goes well"
+    game = solved(name, malformed=1.0)[1]
+    assert not any(game.take_rewards().values())
+    assert game.outcomes()["planner"] is Outcome.TRUNCATED
+
+
+@every_game
+@pytest.mark.parametrize("kind", ["empty", "truncated", "wrong"])
+def test_a_content_fault_of_a_real_game_is_read_and_voids_nothing(name, kind):
+    changed = 0
+    for seed in range(5):
+        plain, spoilt = solved(name, seed), solved(name, seed, **{kind: 1.0})
+        assert spoilt[1].void() is None
+        changed += plain[0] != spoilt[0]
+        assert spoilt[0] == solved(name, seed, **{kind: 1.0})[0]
+    assert changed
+
+
+@every_game
+def test_the_solver_copes_with_some_content_faults(name):
+    wins = sum(
+        solved(name, seed, empty=0.1, truncated=0.1)[1].outcomes()["planner"] is Outcome.WIN
+        for seed in range(20)
+    )
+    assert wins >= 15
+
+
+def looked(fault, remarks=0):
+    """What an executor of a relay chain reads after a look that met this fault."""
+    game = RelayChain(level=3, remarks=remarks, faults=Faults(**({fault: 1.0} if fault else {})))
+    game.reset(3)
+    key = game.chain[0]
+    game.act("planner", Move(f"ask {key}"))
+    game.act("executor_0", Move(f"get {key}"))
+    return game, key, game.observation("executor_0")
+
+
+def test_what_a_faulty_page_of_a_relay_chain_says():
+    for fault in ("empty", "truncated"):  # a single symbol has no first part
+        _, key, seen = looked(fault)
+        assert f"You looked up {key}. Its page: {NOTHING}." in seen.text
+        assert seen.brief == f"{key} ?"
+    game, key, seen = looked("wrong")
+    told = seen.brief.split()[-1]
+    assert told != game.links[key]
+    assert (told in DIGITS) == (game.links[key] in DIGITS), "of the same kind"
+    assert f"Its page: {told}." in seen.text
+    game, key, seen = looked("truncated", remarks=30)
+    words, whole = seen.brief.split()[1:], [game.links[key], *game.beside[key].split()]
+    assert 3 <= len(words) <= 18
+    assert words == whole[: len(words)]
+
+
+def test_what_a_faulty_lock_shows():
+    for fault in ("empty", "truncated", "wrong"):
+        game = NeedlePool(level=3, faults=Faults(**{fault: 1.0}))
+        game.reset(0)
+        game.act("planner", Move("open A"))
+        game.act("executor_0", Move("inspect"))
+        seen = game.observation("executor_0")
+        key = game.solve(game.call_of("executor_0"), generator(0)).removeprefix("key ")
+        if fault == "wrong":
+            assert seen.brief.split()[-1] in set(game.keys) - {key}
+        else:
+            assert seen.brief.endswith(" ?") and NOTHING in seen.text
+
+
+def test_what_faulty_tables_say():
+    answers = {}
+    for fault in (None, "empty", "truncated", "wrong"):
+        game = Departments(level=3, faults=Faults(**({fault: 1.0} if fault else {})))
+        game.reset(0)
+        game.act("planner", Move("ask pay: all"))
+        game.act("clerk_0", Move("sql: SELECT * FROM wages"))
+        (note,) = game.call_of("clerk_0").notes
+        answers[fault] = note.text
+        assert note.answered == (fault != "empty")
+    assert answers["empty"] == NOTHING
+    assert answers[None].startswith(answers["truncated"])
+    assert len(answers["truncated"]) < len(answers[None])
+    right, wrong = (answers[fault].split() for fault in (None, "wrong"))
+    assert len(right) == len(wrong) and right != wrong
+
+
+def test_twisted_tables_keep_their_form():
+    text = "w12 welder 2100; w31 null 0; w12 riga 12345678901234567890123"
+    other = twisted(text, 1)
+    assert other == twisted(text, 1) != twisted(text, 2)
+    values = list(zip(re.findall(r"\w+", text), re.findall(r"\w+", other), strict=True))
+    assert [was for was, now in values if was == now] == ["null"]
+    codes = [(was, now) for was, now in values if was.isalnum() and not was.isalpha()]
+    assert all(len(was) == len(now) for was, now in codes)
+    assert values[0] == values[6], "one value stays one value"
+    assert values[1][1] in TRADES and values[7][1] in TOWNS
+    assert values[0][1][0] == values[3][1][0] == "w"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -18,7 +18,9 @@ from marl_llm.games.departments.instructions import APART, clerk_rules, planner_
 from marl_llm.games.departments.questions import Step as Needed
 from marl_llm.games.departments.questions import make_question
 from marl_llm.games.departments.reports import Items, answers, f1, reported, wanted
-from marl_llm.games.departments.world import LEVELS, Department, departments
+from marl_llm.games.departments.world import LEVELS, Department, departments, twisted
+from marl_llm.games.faults import NOTHING, Fault, Faults, spoiled
+from marl_llm.games.faults import Kind as FaultKind
 from marl_llm.games.text_game import View
 from marl_llm.games.tools import process, sql
 from marl_llm.games.tools.process import Kind, Limits, Result, Tool
@@ -39,13 +41,23 @@ class Note:
     text: str
     answered: bool  # it comes from the tables
 
+    def after(self, fault: Fault | None) -> Note:
+        """What is told after a content fault: nothing, the first part, or other values."""
+        if fault is None:
+            return self
+        if fault.kind is FaultKind.WRONG:
+            return replace(self, text=twisted(self.text, fault.seed))
+        text = spoiled(self.text, fault)
+        return replace(self, text=text or NOTHING, answered=self.answered and bool(text))
+
 
 class Departments(Delegation):
     """A planner asks clerks, each of whom can query the tables of one department and no other.
 
     The planner knows the question and what each department keeps, and sees no table. A clerk knows
     its task and its department's tables, and not the question. Queries run in a process of their
-    own, with limits. If that fails and no query is to blame, the episode ends and `void` says why.
+    own, with limits. If that fails and no query is to blame, the episode is void, as it is after a
+    fault that was drawn.
     """
 
     def __init__(
@@ -54,6 +66,7 @@ class Departments(Delegation):
         level: int = 3,
         pay: Pay | None = None,
         limits: Limits | None = None,
+        faults: Faults | None = None,
         list_legal: bool = True,
     ):
         """A game of one level.
@@ -62,6 +75,7 @@ class Departments(Delegation):
             level: 1 to 5, see `LEVELS`.
             pay: what the agents get.
             limits: of the process that queries run in.
+            faults: how often a look at the tables fails; None = never.
             list_legal: without meaning here, since actions are free text.
         """
         if level not in LEVELS:
@@ -76,6 +90,7 @@ class Departments(Delegation):
             turns={"planner": size.planner_turns, "clerk": size.turns},
             pay=pay,
             list_legal=list_legal,
+            faults=faults,
         )
 
     # What is said to all.
@@ -95,7 +110,6 @@ class Departments(Delegation):
         world, self._question = make_question(self.size, Random(int(rng.integers(2**63))))
         self._tables = {name: [list(row) for row in world[name]] for name in self.departments}
         self._results: list[list[Any]] = []
-        self._void: str | None = None
         return self._question.text
 
     def read(self, call: Call, action: str) -> Step | None:
@@ -120,12 +134,11 @@ class Departments(Delegation):
 
     def use(self, call: Call, step: Use) -> None:
         """Look at the department's tables, through a process of its own."""
-        if self._void is not None:
-            return
         department = self._department(call)
         if step.tool == "schema":
             columns = ", ".join(" ".join(column) for column in department.columns)
-            call.notes.append(Note("schema", f"{department.table}({columns})", True))
+            note = Note("schema", f"{department.table}({columns})", True)
+            call.notes.append(note.after(step.fault))
             return
         if step.tool == "get":
             key, *rest = (name for name, _ in department.columns)
@@ -135,24 +148,10 @@ class Departments(Delegation):
             result = self._query(department, step.argument)
             command = f"sql: {_plain(step.argument)[:TASK_LIMIT]}"
         if result.infra:
-            self._void = f"a query in {department.name}: {result.kind}: {result.text}"
+            self.spoil(f"a query in {department.name}: {result.kind}: {result.text}")
             return
         said = result.text if result.answered else f"{result.kind}: {result.text}"
-        call.notes.append(Note(command, said, result.answered))
-
-    def play(self, moves: Mapping[str, str]) -> None:
-        """Each agent's step; all is over when the machine has failed."""
-        super().play(moves)
-        if self._void is not None:
-            self._close(self._root, Outcome.TRUNCATED)
-
-    def void(self) -> str | None:
-        """Why a failure of the machine made this episode worthless; None = none did."""
-        return self._void
-
-    def result(self, agent: str) -> Outcome:
-        """As in any delegation; an episode that the machine broke off is nobody's loss."""
-        return Outcome.TRUNCATED if self._void is not None else super().result(agent)
+        call.notes.append(Note(command, said, result.answered).after(step.fault))
 
     def right(self, call: Call) -> float:
         """Whether the answer is right, or how well a report fits what its department must say."""

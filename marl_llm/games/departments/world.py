@@ -6,6 +6,7 @@ whatever department. A value that is not known is NULL.
 
 from __future__ import annotations
 
+import re
 import sqlite3
 from dataclasses import dataclass
 from random import Random
@@ -15,6 +16,7 @@ Row = tuple[Any, ...]
 
 TRADES = ("welder", "joiner", "painter", "fitter", "turner")
 TOWNS = ("lund", "oslo", "riga", "turin", "ghent")
+_VALUE = re.compile("|".join((r"\d+", *TRADES, *TOWNS)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -211,6 +213,25 @@ def make_world(size: Size, random: Random) -> World:
     for rows in found.values():
         random.shuffle(rows)
     return found
+
+
+def twisted(text: str, seed: int) -> str:
+    """A text in which every number, of a code too, and every word of a table is another one."""
+    random, others = Random(seed), dict[str, str]()
+    for value in _VALUE.findall(text):
+        if value not in others:
+            others[value] = _other(value, random)
+    return _VALUE.sub(lambda found: others[found[0]], text)
+
+
+def _other(value: str, random: Random) -> str:
+    """Another value that could stand there: as many digits, or a word of the same kind."""
+    if not value.isdigit():
+        kin = TRADES if value in TRADES else TOWNS
+        return random.choice([word for word in kin if word != value])
+    high = 10 ** len(value)
+    low = high // 10 if len(value) > 1 else 0
+    return str(low + (int(value) - low + random.randrange(1, high - low)) % (high - low))
 
 
 def union(world: World, kept: dict[str, Department]) -> sqlite3.Connection:

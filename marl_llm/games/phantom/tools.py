@@ -6,7 +6,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from marl_llm.games.faults import Fault, Kind, spoiled
+from marl_llm.games.faults import NOTHING, Fault, Kind, spoiled
 from marl_llm.games.phantom.library import Library
 from marl_llm.games.phantom.names import words_of
 from marl_llm.games.phantom.pages import Page
@@ -14,7 +14,6 @@ from marl_llm.games.phantom.world import World
 from marl_llm.seeds import generator
 
 TOOLS = ("search", "visit", "find")
-NOT_A_THING = "(nothing came back)"
 
 _PART = re.compile(r"\s*#\s*(\d{1,4})$")
 _YEAR = re.compile(r"\b1[6-9]\d\d\b")
@@ -57,7 +56,7 @@ def faulty(note: Note, fault: Fault | None, library: Library) -> Note:
         own = None if note.place is None else library.pages.titles[note.place][1]
         text = twisted(text, fault.seed, library.world, own)
         brief = twisted(brief, fault.seed, library.world, own)
-    return replace(note, text=text or NOT_A_THING, brief=brief or "?", sentences=frozenset())
+    return replace(note, text=text or NOTHING, brief=brief or "?", sentences=frozenset())
 
 
 def twisted(text: str, seed: int, world: World, own: int | None) -> str:

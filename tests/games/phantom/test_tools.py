@@ -7,10 +7,10 @@ import sqlite3
 
 import pytest
 
-from marl_llm.games.faults import Fault, Kind
+from marl_llm.games.faults import NOTHING, Fault, Kind
 from marl_llm.games.phantom.levels import LEVELS
 from marl_llm.games.phantom.library import Library, library_of
-from marl_llm.games.phantom.tools import NOT_A_THING, faulty, used
+from marl_llm.games.phantom.tools import faulty, used
 
 HOSTILE = (
     "", " ", "\x00", "a\x00b", "\ud800", "'; DROP TABLE pages; --", '"', '"" OR ""', "NEAR(a b, 2)",
@@ -102,7 +102,7 @@ def test_content_faults_change_what_comes_back(library):
     page = library.pages.newest(0)
     note = used("visit", page.title, (), library)
     assert faulty(note, None, library) is note
-    assert faulty(note, Fault(Kind.EMPTY, 1), library).text == NOT_A_THING
+    assert faulty(note, Fault(Kind.EMPTY, 1), library).text == NOTHING
     cut = faulty(note, Fault(Kind.TRUNCATED, 1), library).text
     assert note.text.startswith(cut)
     assert 0 < len(cut) < len(note.text)
