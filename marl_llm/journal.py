@@ -12,14 +12,17 @@ import re
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TypeVar
 
+from marl_llm.agents.plan_execute import PlanExecute
 from marl_llm.errors import TrainingError
 from marl_llm.learn import checkpoints
 from marl_llm.learn.checkpoints import Checkpoint
 from marl_llm.measure import Measurement
+from marl_llm.report.alarms import alarms
+from marl_llm.report.calls import call_metrics
 from marl_llm.report.episodes import EPISODES_FOLDER, TurnKey, advantages_by_turn, write_episodes
 from marl_llm.report.html import POLICIES_FOLDER, write_report
 from marl_llm.report.live import LiveView, game_line
@@ -94,6 +97,8 @@ class Journal:
         self._update_began = self._began
         self._news: dict[str, float] = {}  # of an update that is still to be measured
         self._game = ""
+        parsers = {name: seat.role.parser for name, seat in run.seats.items()}
+        self._planners = {n: p for n, p in parsers.items() if isinstance(p, PlanExecute)}
 
     @property
     def seconds(self) -> float:
@@ -112,6 +117,7 @@ class Journal:
             check_groups(update, policy, lesson, collected.episodes)
         self._tokens += sum(len(turn.ids) for episode in episodes for turn in episode.turns)
         metrics = rollout_metrics(episodes, collected.seconds)
+        metrics |= plan_metrics(episodes, self._planners)
         metrics["rollout/all/void_share"] = 1 - len(episodes) / len(collected.episodes)
         for policy, lesson in lessons.items():
             metrics |= learning_metrics(policy, lesson)
@@ -178,6 +184,7 @@ class Journal:
             "games": list(self._run.games),
             "peak_memory_gb": peak_memory_gb(),
             "references": dict(self._run.evaluation.references),
+            "alarms": [asdict(alarm) for alarm in alarms(rows)],
         }
         judged = headline(rows)
         if judged is not None:
@@ -249,7 +256,8 @@ def score_at(rows: Sequence[Row], update: int) -> float | None:
 def rollout_metrics(episodes: Sequence[Episode], seconds: float) -> dict[str, float]:
     """What an update's games were like: `rollout/<role>/<quantity>`, roles pooled as `all`.
 
-    Shares are of episodes, each counted once whatever number of agents a fault befell.
+    Shares are of episodes, each counted once whatever number of agents a fault befell. What
+    planners do is in `report.calls.call_metrics`.
 
     Args:
         episodes: of one update.
@@ -280,7 +288,33 @@ def rollout_metrics(episodes: Sequence[Episode], seconds: float) -> dict[str, fl
     return {
         **{f"rollout/{role}/{quantity}": value for quantity, value in metrics.items()},
         **{f"rollout/{agent}/return": paid[agent] / seated[agent] for agent in sorted(seated)},
+        **call_metrics(episodes),
     }
+
+
+def plan_metrics(
+    episodes: Sequence[Episode], parsers: Mapping[str, PlanExecute]
+) -> dict[str, float]:
+    """How often a sub-goal is kept where it could have been: `rollout/<role>/keep_share`.
+
+    An agent's first turn has nothing to keep, and a fault neither keeps nor switches.
+
+    Args:
+        episodes: of one update.
+        parsers: by seat, of the seats that have sub-goals.
+    """
+    kept: dict[str, list[bool]] = {}
+    for episode in episodes:
+        begun: set[str] = set()
+        for turn in episode.turns:
+            seen, parser = turn.observation, parsers.get(turn.player)
+            if parser is None:
+                continue
+            plan = parser.plan(turn.reply) if turn.fault is None else None
+            if plan is not None and seen.agent in begun:
+                kept.setdefault(seen.role, []).append(not plan.switch)
+            begun.add(seen.agent)
+    return {f"rollout/{role}/keep_share": sum(said) / len(said) for role, said in kept.items()}
 
 
 def learning_metrics(policy: str, lesson: Lesson) -> dict[str, float]:

@@ -120,6 +120,12 @@ class Measurer:
             f"calls{suffix}": found.calls,
             f"reports_right{suffix}": found.reports_right,
         }
+        for quantity, share in (
+            ("useful_calls", found.useful),
+            ("constraint_preservation", found.preserved),
+        ):
+            if share is not None:
+                values[f"{quantity}{suffix}"] = share
         return {f"evaluate/{evaluation.seat}/{key}": value for key, value in values.items()}
 
     def _exploit(

@@ -3,11 +3,14 @@
 The first agent of a game is the one whose task it is (the planner); an episode is a success when it
 ends with a win for that agent. Held-out episodes have seeds of their own, the same at every
 evaluation of a run, so that two of them differ by the weights alone.
+
+What calls were good for is asked of the game: every episode is told again to its end, and the game
+says what each call was worth and whether what was asked kept what was needed.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -15,13 +18,18 @@ import numpy as np
 from marl_llm.agents import Player
 from marl_llm.errors import EpisodeError
 from marl_llm.evaluate.statistics import Interval, bootstrap_mean
-from marl_llm.games import Game
+from marl_llm.games.delegation import Delegation
+from marl_llm.games.text_game import TextGame
 from marl_llm.rollout.attempts import attempted
 from marl_llm.rollout.plans import Lineup, Plan, seating
 from marl_llm.rollout.play import ModelSeat, play
+from marl_llm.rollout.retelling import Retelling
 from marl_llm.seeds import derive
 from marl_llm.serve import Engine
 from marl_llm.types import FORFEITS, Episode, Outcome
+
+MOST_VALUED = 8  # calls of an episode; more are not valued, as n of them take 2^n evaluations
+ROUNDING = 1e-9  # a Shapley value is a sum of fractions
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,11 +42,13 @@ class Success:
     calls: float  # sub-agents called, mean per episode
     reports_right: float  # share of the called sub-agents whose report was right; 0 without calls
     forfeits: float  # share of episodes in which somebody made a fault
+    useful: float | None  # share of the calls with a Shapley value above 0; None = not known
+    preserved: float | None  # share of the calls that keep what was needed; None = not known
 
 
 def held_out_success(
     game: str,
-    make: Callable[[], Game],
+    make: Callable[[], TextGame],
     lineup: Lineup,
     seats: Mapping[str, ModelSeat | Player],
     engines: Mapping[str, Engine],
@@ -88,6 +98,7 @@ def held_out_success(
     first = next(iter(roles))
     called = [_called(episode, first) for episode in played]
     reports = [outcome for some in called for outcome in some]
+    useful, preserved = _good_for(played, make(), seats)
     return Success(
         game=game,
         episodes=len(played),
@@ -99,6 +110,8 @@ def held_out_success(
         calls=len(reports) / len(played),
         reports_right=sum(outcome is Outcome.WIN for outcome in reports) / max(len(reports), 1),
         forfeits=sum(not FORFEITS.isdisjoint(e.outcomes.values()) for e in played) / len(played),
+        useful=_share(useful),
+        preserved=_share(preserved),
     )
 
 
@@ -109,6 +122,30 @@ def _called(episode: Episode, first: str) -> list[Outcome]:
         for agent, outcome in episode.outcomes.items()
         if agent != first and outcome is not Outcome.ABSENT
     ]
+
+
+def _good_for(
+    played: Sequence[Episode], game: TextGame, seats: Mapping[str, ModelSeat | Player]
+) -> tuple[list[bool], list[bool]]:
+    """Of each call that the game can judge, whether it was useful, and whether it was to the point.
+
+    A report that never changes how right the answer could be has a Shapley value of 0.
+    """
+    useful: list[bool] = []
+    preserved: list[bool] = []
+    if not isinstance(game, Delegation) or not (game.has_worth or game.has_preserved):
+        return useful, preserved
+    for episode in played:
+        Retelling(episode, game, seats).go(len(episode.turns))
+        calls = game.all_calls()[1:]
+        if game.has_worth and len(calls) <= MOST_VALUED:
+            useful += [value.shapley > ROUNDING for value in game.call_values().values()]
+        preserved += [kept for call in calls if (kept := game.preserved(call)) is not None]
+    return useful, preserved
+
+
+def _share(found: Sequence[bool]) -> float | None:
+    return sum(found) / len(found) if found else None
 
 
 def _greedy(seat: ModelSeat | Player) -> ModelSeat | Player:

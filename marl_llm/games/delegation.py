@@ -22,6 +22,8 @@ A subclass states its facts in `__init__` and supplies
 and, for players that need no model, `solve` (a best action), `guess` (an action that ends a call
 at once, without knowing) and `wander` (any action that does not). A game with a `worth` (how right
 an answer some of the reports alone allow) also has `call_values`, the exact credit of every call.
+One with a `preserved` says of a call whether what was asked keeps what its caller knew to be
+needed.
 
 Tools may fail, by the rates of `faults.Faults`. An infra fault makes the episode void: it ends at
 once, `void` says why, and what it paid counts for nothing. ``reset(options={"attempt": n})`` draws
@@ -260,6 +262,24 @@ class Delegation(TextGame):
                 whose caller is left out counts for nothing.
         """
         raise GameError(f"{self.name} cannot say what calls are worth; give it a `worth`")
+
+    @property
+    def has_worth(self) -> bool:
+        """Whether the game can say what calls are worth."""
+        return type(self).worth is not Delegation.worth
+
+    @property
+    def has_preserved(self) -> bool:
+        """Whether the game can say of calls what `preserved` says."""
+        return type(self).preserved is not Delegation.preserved
+
+    def preserved(self, call: Call) -> bool | None:
+        """Whether what a call was asked keeps what its caller knew to be needed then.
+
+        What the caller was told counts, true or not, so that a wrong report is not its fault. None
+        = the game cannot say.
+        """
+        return None
 
     def call_values(self) -> dict[str, CallValue]:
         """The exact credit of every call below the planner, by its agent; see `call_values.py`."""

@@ -222,6 +222,17 @@ class RelayChain(Delegation):
         }
         return float(follow(links, self.chain[0]) == self.links[self.chain[-1]])
 
+    def preserved(self, call: Call) -> bool | None:
+        """Whether the key that was asked about is the one that the reports so far had led to.
+
+        Nothing else of the question matters to an executor; to ask for another key is to lose it.
+        """
+        caller = call.caller
+        if caller is None:
+            return None
+        before = caller.calls[: call.path[-1]]
+        return call.task == follow({each.task: each.report for each in before}, caller.task)
+
     def _faulty(self, page: tuple[str, ...], fault: Fault | None) -> tuple[str, ...]:
         """The words of a page after a content fault: none, the first, or another symbol."""
         if fault is None or fault.kind is not Kind.WRONG:

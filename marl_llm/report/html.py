@@ -8,7 +8,8 @@ games:
                                           "nash": {action: p}, "reach": p}}}}
 
 What must be readable without scripts (result, table, configuration) is written here as HTML;
-curves, policies and games travel as one JSON block that ``page.js`` draws with DOM calls. Whatever
+curves, policies and games (`replays.py`) travel as one JSON block that ``page.js`` and ``games.js``
+draw with DOM calls. Whatever
 a model or a user wrote is escaped on the first way and set as text on the second, so it is never
 markup; a content policy with the script's own hash stands behind that.
 """
@@ -22,14 +23,17 @@ import itertools
 import json
 import re
 import string
-from collections.abc import Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from marl_llm.errors import CheckpointError
 from marl_llm.report import disclosure
-from marl_llm.report.episodes import RecordedEpisode, episode_files, read_episodes
-from marl_llm.report.metrics import Row, Shown, read, replace_text, series, shown
+from marl_llm.report.alarms import WINDOW, alarms
+from marl_llm.report.episodes import episode_files, read_episodes
+from marl_llm.report.metrics import Row, Shown, read, replace_text, series, short, shown
+from marl_llm.report.replays import advantage_scale, replays, spread
 from marl_llm.report.summary import (
     changes,
     duration,
@@ -42,10 +46,10 @@ from marl_llm.report.summary import (
 REPORT_FILE = "report.html"
 CONFIG_FILE = "config.yaml"
 POLICIES_FOLDER = "policies"
+INCIDENTS_FILE = "incidents.log"  # what broke over Ray and was put right, one line each
+SCRIPTS = ("page.js", "games.js")  # together one script
 
 MAX_POINTS = 600  # per curve; rows with an evaluation are never thinned out
-MAX_TOKENS = 60_000  # over all games of a report: about 3 MB
-MAX_GAMES = 120
 SMALL_TABLE = 64  # states; a larger policy is shown at its first and last update only
 MAX_TABLES = 12
 MAX_STATES = 300  # per policy, the most reached
@@ -60,15 +64,18 @@ def write_report(run_dir: Path) -> Path:
     rows = read(run_dir)
     summary = read_summary(run_dir)
     here = Path(__file__)
-    script = here.with_name("page.js").read_text(encoding="utf-8")
+    parts = (here.with_name(name).read_text(encoding="utf-8") for name in SCRIPTS)
+    script = "\n".join(parts)
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
     page = string.Template(here.with_name("page.html").read_text(encoding="utf-8"))
     text = page.substitute(
         title=html.escape(str(summary.get("experiment", run_dir.name))),
         subtitle=html.escape(_subtitle(run_dir, rows, summary)),
+        alarms=_alarms(rows),
         tiles=_tiles(rows, summary),
         changes=_changes(rows),
         disclosure=_disclosure(run_dir, rows, summary),
+        incidents=_incidents(run_dir),
         config=_config(run_dir),
         style=here.with_name("page.css").read_text(encoding="utf-8"),
         data=json_block(report_data(run_dir, rows, summary)),
@@ -88,7 +95,7 @@ def json_block(value: Any) -> str:
 
 def report_data(run_dir: Path, rows: Sequence[Row], summary: Mapping[str, Any]) -> dict[str, Any]:
     """What `page.js` draws."""
-    games, recorded = _games(run_dir)
+    games, recorded = replays(run_dir)
     kept = thinned(rows, MAX_POINTS)
     keys = dict.fromkeys(key for row in kept for key in row if key != "update")
     charts = _charts(rows, summary)
@@ -96,13 +103,14 @@ def report_data(run_dir: Path, rows: Sequence[Row], summary: Mapping[str, Any]) 
     bounds = {f"{key}_{end}" for key in charted for end in ("low", "high")}
     return {
         "updates": [row["update"] for row in kept],
-        "values": {key: [_short(row.get(key)) for row in kept] for key in keys},
+        "values": {key: [short(row.get(key)) for row in kept] for key in keys},
         "charts": charts,
         "rest": sorted(set(keys) - charted - bounds),
+        "staleness": _staleness(rows),
         "policies": _policies(run_dir),
         "games": games,
         "recorded": recorded,
-        "scale": _advantage_scale(games),
+        "scale": advantage_scale(games),
     }
 
 
@@ -116,11 +124,6 @@ def thinned(rows: Sequence[Row], limit: int) -> list[Row]:
         or index == len(rows) - 1
         or any(key.startswith("evaluate/") for key in row)
     ]
-
-
-def _short(value: float | None) -> float | None:
-    """Six significant digits: what a curve can show."""
-    return None if value is None else float(f"{value:.6g}")
 
 
 def _charts(rows: Sequence[Row], summary: Mapping[str, Any]) -> list[dict[str, Any]]:
@@ -150,6 +153,31 @@ def _charts(rows: Sequence[Row], summary: Mapping[str, Any]) -> list[dict[str, A
 def _line(item: Shown) -> dict[str, str]:
     low, high = item.interval
     return {"key": item.key, "label": item.label, "low": low, "high": high}
+
+
+def _staleness(rows: Sequence[Row]) -> list[dict[str, Any]]:
+    """How far behind the games were that each policy learned from; empty if none ever was.
+
+    Per policy its lessons and, by updates behind, the share of them.
+    """
+    found: dict[str, Counter[int]] = {}
+    for row in rows:
+        for key, value in row.items():
+            part, _, rest = key.partition("/")
+            policy, _, quantity = rest.partition("/")
+            if part == "store" and quantity == f"staleness_of_{policy}" and value is not None:
+                found.setdefault(policy, Counter())[round(value)] += 1
+    if not any(max(counts) > 0 for counts in found.values()):
+        return []
+    most = max(max(counts) for counts in found.values())
+    return [
+        {
+            "policy": policy,
+            "lessons": counts.total(),
+            "shares": [short(counts[behind] / counts.total()) for behind in range(most + 1)],
+        }
+        for policy, counts in found.items()
+    ]
 
 
 def _policies(run_dir: Path) -> list[dict[str, Any]]:
@@ -202,96 +230,10 @@ def _policy_state(key: str, entry: Mapping[str, Any]) -> dict[str, Any]:
     return {
         "key": key,
         "text": str(entry.get("observation", "")),
-        "reach": _short(reach),
-        "gap": _short(gap),
-        "actions": [{**a, "model": _short(a["model"]), "nash": _short(a["nash"])} for a in actions],
+        "reach": short(reach),
+        "gap": short(gap),
+        "actions": [{**a, "model": short(a["model"]), "nash": short(a["nash"])} for a in actions],
     }
-
-
-def _games(run_dir: Path) -> tuple[list[dict[str, Any]], int]:
-    """Games to replay, by update ascending, within the limits; and how many were recorded.
-
-    Where not all fit, every recorded update keeps some: they are taken in rounds, one game each.
-    """
-    files = [(update, read_episodes(path)) for update, path in episode_files(run_dir).items()]
-    recorded = sum(len(episodes) for _, episodes in files)
-    taken: list[tuple[int, int, RecordedEpisode]] = []
-    tokens = 0
-    rounds = itertools.zip_longest(*(episodes for _, episodes in spread(files, MAX_GAMES)))
-    for place, column in enumerate(rounds):
-        for episode in column:
-            size = 0 if episode is None else sum(len(texts) for texts in episode.token_texts)
-            if episode is None or len(taken) == MAX_GAMES or tokens + size > MAX_TOKENS:
-                continue
-            tokens += size
-            taken.append((episode.update, place, episode))
-    taken.sort(key=lambda entry: entry[:2])
-    return [_game(episode) for _, _, episode in taken], recorded
-
-
-def _game(recorded: RecordedEpisode) -> dict[str, Any]:
-    episode = recorded.episode
-    return {
-        "update": recorded.update,
-        "id": episode.id,
-        "game": episode.game,
-        "seed": str(episode.seed),  # 63 bits are more than a number in a browser holds
-        "terminated": episode.terminated,
-        "ends": [
-            {
-                "agent": agent,
-                "player": player,
-                "outcome": episode.outcomes.get(agent),
-                "return": episode.returns.get(agent),
-            }
-            for agent, player in episode.seats.items()
-        ],
-        "turns": list(_turns(recorded)),
-    }
-
-
-def _turns(recorded: RecordedEpisode) -> Iterator[dict[str, Any]]:
-    seats = {agent: seat for seat, agent in enumerate(recorded.episode.seats)}
-    parts = zip(recorded.episode.turns, recorded.token_texts, recorded.advantages, strict=True)
-    for turn, texts, advantages in parts:
-        seen = turn.observation
-        yield {
-            "agent": seen.agent,
-            "seat": seats.get(seen.agent, 0),
-            "role": seen.role,
-            "player": turn.player,
-            "policy": turn.policy,
-            "version": min((version for version, _, _ in turn.versions), default=None),
-            "text": seen.text,
-            "action": turn.action,
-            "fault": turn.fault,
-            "reward": _short(turn.reward),
-            "shaping": _short(turn.shaping),
-            "reply": "" if texts else turn.reply,
-            "tokens": [
-                [text, _short(logprob), None if value != value else _short(value)]
-                for text, logprob, value in zip(texts, turn.logprobs, advantages, strict=True)
-            ],
-        }
-
-
-def _advantage_scale(games: Sequence[Mapping[str, Any]]) -> float:
-    """The advantage that gets the full colour: the 95th percentile of |advantage|, never 0."""
-    sizes = sorted(
-        abs(token[2])
-        for game in games
-        for turn in game["turns"]
-        for token in turn["tokens"]
-        if token[2] is not None
-    )
-    return (sizes[int(0.95 * (len(sizes) - 1))] if sizes else 0.0) or 1.0
-
-
-def spread(items: Sequence[Any], count: int) -> list[Any]:
-    """At most `count` items, evenly spaced, the first and the last among them."""
-    if len(items) <= count:
-        return list(items)
-    return [items[i * (len(items) - 1) // (count - 1)] for i in range(count)]
 
 
 def _subtitle(run_dir: Path, rows: Sequence[Row], summary: Mapping[str, Any]) -> str:
@@ -302,6 +244,16 @@ def _subtitle(run_dir: Path, rows: Sequence[Row], summary: Mapping[str, Any]) ->
     facts += [f"{updates} updates"]
     facts += [str(summary["status"])] if summary.get("status") else []
     return " · ".join(facts)
+
+
+def _alarms(rows: Sequence[Row]) -> str:
+    """What looks like a collapse; nothing where nothing does."""
+    items = "".join(
+        f"<li><b>{html.escape(alarm.name)}</b> {html.escape(alarm.says)}"
+        f"<small> (mean of {WINDOW} updates; since update {alarm.since})</small></li>\n"
+        for alarm in alarms(rows)
+    )
+    return items and f'<section class="alarms" aria-label="Alarms"><ul>\n{items}</ul></section>'
 
 
 def _tiles(rows: Sequence[Row], summary: Mapping[str, Any]) -> str:
@@ -360,6 +312,20 @@ def _disclosure(run_dir: Path, rows: Sequence[Row], summary: Mapping[str, Any]) 
     games = read_episodes(files[max(files)]) if files else []
     config = disclosure.read_config(run_dir / CONFIG_FILE)
     return disclosure.as_html(disclosure.Run(config, rows, summary, games))
+
+
+def _incidents(run_dir: Path) -> str:
+    """What broke and was put right; nothing where nothing did."""
+    path = run_dir / INCIDENTS_FILE
+    text = path.read_text(encoding="utf-8", errors="replace") if path.exists() else ""
+    lines = text.splitlines()
+    if not lines:
+        return ""
+    count = "one incident" if len(lines) == 1 else f"{len(lines)} incidents"
+    return (
+        f'<section><details class="config"><summary>What broke and was put right: {count}'
+        f"</summary><pre>{html.escape(text)}</pre></details></section>"
+    )
 
 
 def _config(run_dir: Path) -> str:

@@ -157,6 +157,11 @@ def series(rows: Sequence[Row], key: str) -> tuple[list[int], list[float]]:
     return [update for update, _ in pairs], [value for _, value in pairs]
 
 
+def short(value: float | None) -> float | None:
+    """Six significant digits: what a curve can show."""
+    return None if value is None else float(f"{value:.6g}")
+
+
 def replace_text(path: Path, text: str) -> None:
     """Write a whole file so that a reader, or a crash, meets the old text or the new, never a part.
 
@@ -225,10 +230,17 @@ QUANTITIES = (
     Quantity("evaluate", "score", "score", better="higher"),
     Quantity("evaluate", "success", "success", better="higher"),
     Quantity("evaluate", "success_greedy", "success, greedy", better="higher"),
-    Quantity("evaluate", "reports_right", "reports right", better="higher"),
-    Quantity("evaluate", "calls", "calls", digits=2),
+    Quantity("evaluate", "reports_right", "reports right, evaluated", "%", 1, "higher"),
+    Quantity("evaluate", "useful_calls", "useful calls, evaluated", "%", 1, "higher"),
+    Quantity("evaluate", "constraint_preservation", "constraint preservation", "%", 1, "higher"),
+    Quantity("evaluate", "calls", "calls, evaluated", digits=2),
     Quantity("evaluate", "forfeit_share", "forfeits, evaluated", "%", 1, "lower"),
     Quantity("rollout", "forfeit_share", "forfeits", "%", 1, "lower"),
+    Quantity("rollout", "delegation_rate", "delegation rate", "%", 1),
+    Quantity("rollout", "calls", "calls", digits=2),
+    Quantity("rollout", "reports_right", "reports right", "%", 1, "higher"),
+    Quantity("rollout", "same_task_share", "most frequent sub-task", "%", 1),
+    Quantity("rollout", "keep_share", "sub-goal kept", "%", 1),
     Quantity("rollout", "reply_tokens", "reply length", "tokens", 1),
     Quantity("rollout", "game_turns", "game length", "turns", 1),
     Quantity("rollout", "tokens_per_second", "rollout", "tokens/s", 0),

@@ -238,6 +238,26 @@ function curves() {
   }, { once: true });
 }
 
+// How far behind the games were that a policy learned from, as bars.
+function staleness() {
+  byId("staleness").hidden = !data.staleness.length;
+  for (const { policy: name, lessons, shares } of data.staleness) {
+    const figure = element("div", "chart");
+    const heading = element("h3", "", name);
+    heading.append(element("small", "", `  ${lessons} lessons`));
+    figure.append(heading, ...shares.map((share, behind) => {
+      const row = element("div", "action");
+      const bar = element("div", "bar");
+      const fill = element("div", "fill");
+      fill.style.setProperty("--p", share);
+      bar.append(fill);
+      row.append(element("div", "name", `${behind} behind`), bar, element("div", "numbers", `${(100 * share).toFixed(1)} %`));
+      return row;
+    }));
+    byId("staleness-policies").append(figure);
+  }
+}
+
 // ---- policy ---------------------------------------------------------------------------------
 
 function actionRow(action) {
@@ -309,130 +329,3 @@ function policy() {
   for (const control of [update, order, find]) control.addEventListener("input", draw);
   draw();
 }
-
-// ---- games ----------------------------------------------------------------------------------
-
-const signed = (value) => `${value < 0 ? "−" : "+"}${+Math.abs(value).toPrecision(3)}`;
-
-function tokenNodes([text, logprob, advantage]) {
-  // A line break is shown as a sign of its own, so that a token which is nothing else can be seen;
-  // the last one breaks the line behind the token, so that its number stays beside it.
-  const ends = text.endsWith("\n");
-  const node = element("span", "token", text.replaceAll("\n", "↵\n").slice(0, ends ? -1 : undefined));
-  if (advantage !== null) {
-    node.classList.add(advantage < 0 ? "negative" : "positive");
-    node.style.setProperty("--a", Math.min(1, Math.abs(advantage) / data.scale).toFixed(3));
-    node.dataset.number = `${advantage < 0 ? "−" : "+"}${Math.abs(advantage).toFixed(2)}`;
-  }
-  const probability = Math.exp(logprob);
-  node.numbers = [
-    [null, `advantage ${advantage === null ? "none" : signed(advantage)}`],
-    [null, `sampled with p = ${probability >= 0.001 ? probability.toFixed(3) : probability.toExponential(1)} (${logprob.toFixed(3)} nats)`],
-  ];
-  return ends ? [node, "\n"] : [node];
-}
-
-function pointAtTokens(reply) {
-  let picked = null;
-  const pick = (event) => {
-    picked?.classList.remove("picked");
-    picked = event.target.numbers ? event.target : null;
-    if (!picked) return hideTip();
-    picked.classList.add("picked");
-    return showTip(event.clientX, event.clientY, picked.numbers);
-  };
-  reply.addEventListener("pointerover", pick);
-  reply.addEventListener("click", pick);
-  reply.addEventListener("pointerleave", () => { picked?.classList.remove("picked"); hideTip(); });
-}
-
-function turnNode(turn, index, twoSeats) {
-  const node = element("article", `turn${twoSeats && turn.seat === 1 ? " right" : ""}`);
-  node.style.setProperty("--seat", seatColour(turn.seat));
-  const who = element("div", "who");
-  who.append(element("b", "", turn.agent), element("span", "", `turn ${index + 1}`));
-  who.append(element("span", "", turn.policy === null ? `scripted: ${turn.player}` : turn.player));
-  if (turn.role !== turn.player) who.append(element("span", "", `as ${turn.role}`));
-  if (turn.version !== null) who.append(element("span", "", `weights of update ${turn.version}`));
-  const seen = element("details");
-  seen.append(element("summary", "", "what it was shown"), element("div", "prompt", turn.text));
-  node.append(who, seen);
-  if (turn.tokens.length || turn.reply) {
-    const reply = element("div", "reply", turn.tokens.length ? "" : turn.reply);
-    reply.append(...turn.tokens.flatMap(tokenNodes));
-    pointAtTokens(reply);
-    node.append(reply);
-  }
-  const played = element("div", "played");
-  const part = (label, value, className) => {
-    const span = element("span", className ?? "", `${label} `);
-    span.append(element("b", "", value));
-    played.append(span);
-  };
-  if (turn.fault === null) part("plays", turn.action);
-  else part("forfeits:", turn.fault, "fault");
-  if (turn.reward) part("reward", signed(turn.reward));
-  if (turn.shaping) part("shaping", signed(turn.shaping));
-  node.append(played);
-  return node;
-}
-
-function gameNode(game) {
-  const root = element("div");
-  const ends = element("div", "ends");
-  game.ends.forEach((end, seat) => {
-    const card = element("div", "end");
-    card.style.setProperty("--seat", seatColour(seat));
-    card.append(element("b", "", end.agent), element("span", "", ` ${end.player}  `));
-    card.append(element("b", "", `${end.outcome ?? "no outcome"} ${end.return === null ? "" : signed(end.return)}`));
-    ends.append(card);
-  });
-  if (!game.terminated) ends.append(element("div", "note", "cut short by the turn limit"));
-  root.append(ends, ...game.turns.map((turn, index) => turnNode(turn, index, game.ends.length === 2)));
-  root.append(element("div", "note", `${game.game}, episode ${game.id}, seed ${game.seed}`));
-  return root;
-}
-
-function games() {
-  if (!data.games.length) return;
-  byId("games").hidden = false;
-  const [update, pick, back, next, numbers] =
-    ["game-update", "game-pick", "game-back", "game-next", "game-numbers"].map(byId);
-  let at = 0;
-  const title = (game) => `${game.id}: ${game.ends.map((end) => end.outcome ?? "cut short").join(" / ")}`;
-  const show = (index) => {
-    at = index;
-    const now = data.games[at];
-    if (update.value !== String(now.update) || !pick.options.length) {
-      update.value = now.update;
-      pick.replaceChildren(...data.games
-        .map((game, i) => [game, i])
-        .filter(([game]) => game.update === now.update)
-        .map(([game, i]) => new Option(title(game), i)));
-    }
-    pick.value = at;
-    back.disabled = at === 0;
-    next.disabled = at === data.games.length - 1;
-    byId("game").replaceChildren(gameNode(now));
-  };
-  for (const value of new Set(data.games.map((game) => game.update))) update.append(new Option(value, value));
-  update.addEventListener("input", () => {
-    const chosen = Number(update.value);
-    pick.replaceChildren();
-    show(data.games.findIndex((game) => game.update === chosen));
-  });
-  pick.addEventListener("input", () => show(Number(pick.value)));
-  back.addEventListener("click", () => show(at - 1));
-  next.addEventListener("click", () => show(at + 1));
-  numbers.addEventListener("input", () => byId("game").classList.toggle("numbers-on", numbers.checked));
-  byId("legend-low").textContent = `${signed(-data.scale)} less likely`;
-  byId("legend-high").textContent = `${signed(data.scale)} more likely`;
-  byId("game-count").textContent = data.games.length < data.recorded
-    ? `${data.games.length} of ${data.recorded} recorded games` : `${data.recorded} games`;
-  const latest = data.games[data.games.length - 1].update;
-  show(data.games.findIndex((game) => game.update === latest));
-}
-
-curves();
-policy();
-games();

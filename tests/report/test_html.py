@@ -19,8 +19,9 @@ from hypothesis import strategies as st
 
 from marl_llm.errors import CheckpointError
 from marl_llm.report.episodes import advantages_by_turn, write_episodes
-from marl_llm.report.html import MAX_TOKENS, json_block, spread, thinned, write_report
+from marl_llm.report.html import json_block, thinned, write_report
 from marl_llm.report.metrics import MetricsLog, read
+from marl_llm.report.replays import MAX_TOKENS, spread
 from marl_llm.report.summary import metric_range, write_summary
 from marl_llm.types import Episode, Finish, Observation, Outcome, Turn
 
