@@ -138,6 +138,13 @@ def test_every_game_passes_the_suite(name):
     assert skipped <= {"draws_reachable"} | allowed_to_skip(make())
 
 
+@pytest.mark.parametrize("name", ["relay_chain", "phantom_search"])
+def test_a_game_for_one_agent_with_the_tools_passes_the_suite(name):
+    make = catalog.maker(name, {"level": 1, "solo": True})
+    found = check_game(make, seeds=(0, 1), episodes=60, make_without_list=make.without_list())
+    assert [str(finding) for finding in found if finding.status == "failed"] == []
+
+
 @pytest.mark.parametrize("name", ["needle_pool", "needle_crates"])
 def test_games_with_calls_at_once_skip_no_check_of_calls(name):
     found = check_game(catalog.maker(name), episodes=60, checks=CALL_CHECKS)

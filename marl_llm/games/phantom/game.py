@@ -25,6 +25,14 @@ from marl_llm.games.text_game import ACTION_LIMIT, View
 SEARCHER = "searcher"
 BETWEEN = ";;"  # tasks that are given at once
 NOTHING = "?"  # what stands for a report that did not come
+SOLO_USES = 50  # of tools by one agent at most: all that it has seen stays in its observation
+
+ANSWER = "The answer is a name, a year or a number, without anything else."
+LOOKS = (
+    "search: WORDS, which gives titles; visit: TITLE, which gives the page, or the first part of "
+    "it if it is long, and visit: TITLE #2 the second; find: WORD, which gives the lines with that "
+    "word on the page visited last"
+)
 
 
 class PhantomSearch(Delegation):
@@ -37,7 +45,8 @@ class PhantomSearch(Delegation):
         planner     delegate: TASK [;; TASK ...]    answer: TEXT
         searcher    search: WORDS    visit: TITLE [#PART]    find: WORD    report: TEXT
 
-    World, pages and question come from the episode's seed, so two seeds share nothing.
+    With ``solo`` there is nobody to call: one agent has the tools, sees all that they gave back, and
+    answers. World, pages and question come from the episode's seed, so two seeds share nothing.
     """
 
     def __init__(
@@ -45,6 +54,7 @@ class PhantomSearch(Delegation):
         *,
         level: int = 3,
         change: Mapping[str, Any] | None = None,
+        solo: bool = False,
         pay: Pay | None = None,
         faults: Faults | None = None,
         list_legal: bool = True,
@@ -54,17 +64,21 @@ class PhantomSearch(Delegation):
         Args:
             level: 1 to 5, see `levels.LEVELS`.
             change: knobs of `levels.Level` that are to be otherwise, by name.
+            solo: the planner looks for itself, as often as all its searchers could but no more
+                than `SOLO_USES` times, and answers.
             pay: what the agents get.
             faults: how often tools fail; None = never.
             list_legal: without effect, since actions are free text.
         """
         if level not in LEVELS:
             raise GameError(f"level of phantom_search is one of {list(LEVELS)}, got {level}")
-        self.level = LEVELS[level].changed(change or {})
+        self.level, self.solo = LEVELS[level].changed(change or {}), solo
+        calls, turns = self.level.calls, self.level.searcher_turns
+        uses = min(calls * (turns - 1), SOLO_USES)  # each searcher reports in its last turn
         super().__init__(
             name="phantom_search",
-            seats={"planner": 1, SEARCHER: self.level.calls},
-            turns={"planner": self.level.planner_turns, SEARCHER: self.level.searcher_turns},
+            seats={"planner": 1} if solo else {"planner": 1, SEARCHER: calls},
+            turns={"planner": uses + 1 if solo else self.level.planner_turns, SEARCHER: turns},
             pay=pay,
             list_legal=list_legal,
             faults=faults,
@@ -72,7 +86,8 @@ class PhantomSearch(Delegation):
 
     def rules(self) -> str:
         """The whole game in words."""
-        return f"{self.instructions(self.planner)}\n\n{self.instructions(SEARCHER)}"
+        roles = (self.planner,) if self.solo else (self.planner, SEARCHER)
+        return "\n\n".join(map(self.instructions, roles))
 
     def instructions(self, role: str) -> str:
         """What a planner or a searcher is told."""
@@ -85,23 +100,25 @@ class PhantomSearch(Delegation):
         if self.level.stale:
             about += " Some pages have an old edition; where two differ, the newer one is right."
         calls, turns = self.level.calls, self._turns[role]
+        if role == self.planner and self.solo:
+            return (
+                f"{about}\nYou are given a question about them; look into the library and answer it."
+                f" You have {turns} turns. {ANSWER}\n"
+                f"Actions: {LOOKS}; answer: TEXT, which ends your work."
+            )
         if role == self.planner:
             return (
                 f"{about}\nYou are the planner and must answer a question about them. You cannot "
                 f"look into the library. You can call {calls} searchers in all, each for one task; "
                 "a searcher knows nothing but its task. Several tasks given at once are worked on "
-                f"side by side. You have {turns} turns. The answer is a name, a year or a number, "
-                "without anything else.\n"
+                f"side by side. You have {turns} turns. {ANSWER}\n"
                 f"Actions: delegate: TASK, or delegate: TASK {BETWEEN} TASK and so on; "
                 "answer: TEXT."
             )
         return (
             f"{about}\nYou are a searcher. You are given a task; look into the library and report "
             f"what was asked for, in few words and nothing else. You have {turns} turns.\n"
-            "Actions: search: WORDS, which gives titles; visit: TITLE, which gives the page, or "
-            "the first part of it if it is long, and visit: TITLE #2 the second; find: WORD, which "
-            "gives the lines with that word on the page visited last; report: TEXT, which ends "
-            "your work."
+            f"Actions: {LOOKS}; report: TEXT, which ends your work."
         )
 
     def question(self, rng: np.random.Generator, options: Mapping[str, Any]) -> str:
@@ -122,14 +139,14 @@ class PhantomSearch(Delegation):
         word, text = word.strip().casefold(), plain(rest)
         if not text:
             return None
-        if call.role == self.planner:
-            if word == "delegate":
-                tasks = [task for each in text.split(BETWEEN) if (task := each.strip())]
-                return Ask(tuple((SEARCHER, task) for task in tasks)) if tasks else None
-            return Report(text) if word == "answer" else None
-        if word in TOOLS:
-            return Use(word, text)
-        return Report(text) if word == "report" else None
+        if word == ("answer" if call.role == self.planner else "report"):
+            return Report(text)
+        if self._looks(call):
+            return Use(word, text) if word in TOOLS else None
+        if word == "delegate":
+            tasks = [task for each in text.split(BETWEEN) if (task := each.strip())]
+            return Ask(tuple((SEARCHER, task) for task in tasks)) if tasks else None
+        return None
 
     def use(self, call: Call, step: Use) -> None:
         """Search, visit or find."""
@@ -145,18 +162,18 @@ class PhantomSearch(Delegation):
         return rightness(report, call.task, self._demand(call), self.library.world)
 
     def told(self, call: Call) -> View:
-        """The question and the reports; or the task and what the tools gave back."""
-        left = self.turns_left(call)
-        asked = self.library.question
-        if call.role == self.planner:
-            head = f"Question: {asked.text}\nTurns left: {left}. Searchers left: "
-            head += f"{self.free(SEARCHER)}."
-            lines = [f"You asked {each.agent}: {each.task}\n{_heard(each)}" for each in call.calls]
-            brief = [asked.brief, *(_in_short(each, self.level.terse) for each in call.calls)]
-        else:
-            head = f"Your task: {call.task}\nTurns left: {left}."
+        """The question or the task, and what was reported or what the tools gave back."""
+        asked, left = self.library.question, f"Turns left: {self.turns_left(call)}."
+        main = call.role == self.planner
+        head = f"Question: {asked.text}\n{left}" if main else f"Your task: {call.task}\n{left}"
+        brief = [asked.brief if main else call.task]
+        if self._looks(call):
             lines = [f"You did {each.tool}: {each.argument}\n{each.text}" for each in call.notes]
-            brief = [call.task, *(note.brief for note in call.notes)]
+            brief += [note.brief for note in call.notes]
+        else:
+            head += f" Searchers left: {self.free(SEARCHER)}."
+            lines = [f"You asked {each.agent}: {each.task}\n{_heard(each)}" for each in call.calls]
+            brief += [_in_short(each, self.level.terse) for each in call.calls]
         text = "\n".join([head, *lines])
         key = hashlib.blake2b(text.encode(), digest_size=12).hexdigest()
         return View(text, " | ".join(brief), key)
@@ -166,12 +183,14 @@ class PhantomSearch(Delegation):
     def solve(self, call: Call, rng: np.random.Generator) -> str:
         """Delegate look-up by look-up, what can be found at once at once; look up, then report."""
         last = self.turns_left(call) <= 1
-        if call.role == self.planner:
+        if not self._looks(call):
             tasks = [] if last else self._next_tasks(call)
             return f"delegate: {f' {BETWEEN} '.join(tasks)}" if tasks else self.answer()
         action = None if last else self._next_look(call)
         if action is not None:
             return action
+        if call.role == self.planner:
+            return self.answer()
         told = told_by(self._demand(call), self.library.world)[:CROWD]
         return f"report: {'; '.join(told) or 'nothing'}"
 
@@ -182,7 +201,7 @@ class PhantomSearch(Delegation):
     def wander(self, call: Call, rng: np.random.Generator) -> str:
         """Ask for any fact, or look anywhere."""
         world = self.library.world
-        if call.role == self.planner:
+        if not self._looks(call):
             ways = list(world.about)
             thing, relation = ways[int(rng.integers(len(ways)))]
             facts = world.about[thing, relation]
@@ -199,11 +218,11 @@ class PhantomSearch(Delegation):
         call = self.call_of(agent)
         if call is None:
             raise GameError(f"{agent} was not called and has nothing to do")
-        kinds = 2 if call.role == self.planner else 1 + len(TOOLS)
+        kinds = 1 + len(TOOLS) if self._looks(call) else 2
         if rng.integers(kinds) == 0:
             return self.guess(call, rng)
         action = self.wander(call, rng)
-        if call.role == self.planner:
+        if not self._looks(call):
             if self.free(SEARCHER) > 1 and rng.random() < 0.5:
                 action += f" {BETWEEN} {self.wander(call, rng).partition(': ')[2]}"
             return action if self.free(SEARCHER) else self.guess(call, rng)
@@ -211,11 +230,19 @@ class PhantomSearch(Delegation):
 
     # Inside.
 
+    def _looks(self, call: Call) -> bool:
+        """Whether the agent of a call has the tools; one without them delegates."""
+        return self.solo or call.role == SEARCHER
+
     def _demand(self, call: Call) -> Asked:
-        """What the task of a call asks for."""
+        """What the task of a call asks for; the planner's is the whole question."""
         if call.agent not in self._demands:
             steps = self.library.question.steps
-            self._demands[call.agent] = asked_by(call.task, steps, self.library.world)
+            self._demands[call.agent] = (
+                dict(enumerate(steps))
+                if call.caller is None
+                else asked_by(call.task, steps, self.library.world)
+            )
         return self._demands[call.agent]
 
     def _next_tasks(self, call: Call) -> list[str]:

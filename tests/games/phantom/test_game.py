@@ -16,12 +16,12 @@ from marl_llm.agents.scripted import Uniform
 from marl_llm.errors import GameError
 from marl_llm.games import catalog
 from marl_llm.games.faults import Faults
-from marl_llm.games.phantom.game import PhantomSearch, plain
+from marl_llm.games.phantom.game import SOLO_USES, PhantomSearch, plain
 from marl_llm.games.phantom.levels import LEVELS
 from marl_llm.games.phantom.names import words_of
 from marl_llm.games.phantom.questions import Hop
 from marl_llm.games.phantom.tasks import asked_by, told_by
-from marl_llm.games.text_game import TEXT_LIMIT
+from marl_llm.games.text_game import ACTION_LIMIT, TEXT_LIMIT
 from marl_llm.seeds import generator
 from marl_llm.types import Finish, Move, Outcome
 
@@ -74,6 +74,56 @@ def test_the_solver_wins_everything_within_the_budgets(level):
                 paid[agent] += reward
         assert paid["planner"] == pytest.approx(1)
         assert all(paid[call.agent] == pytest.approx(1) for call in searchers)
+
+
+@every_level
+def test_one_agent_can_do_it_all_by_itself(level):
+    game = PhantomSearch(level=level, solo=True)
+    assert game.possible_agents == ["planner"]
+    for seed in range(EPISODES[level]):
+        turns = play(game, Solver(), seed)
+        assert game.right_answer() == 1
+        assert sum(rewards.get("planner", 0) for *_, rewards in turns) == pytest.approx(1)
+        seen = [note.text for note in game.call_of("planner").notes]
+        assert all(text in turns[-1][1].text for text in seen)
+        assert seen[-1] not in turns[-2][1].text  # a page is seen once it has been looked at
+
+
+@every_level
+@pytest.mark.parametrize("player", [Hasty(), Uniform()], ids=["hasty", "random"])
+def test_one_agent_that_does_not_look_wins_less(level, player):
+    game, won = PhantomSearch(level=level, solo=True), 0
+    for seed in range(EPISODES[level]):
+        turns = play(game, player, seed)
+        won += game.right_answer()
+        assert len(turns) <= game.max_turns
+        assert game.outcomes()["planner"] is not Outcome.ILLEGAL
+    assert won <= EPISODES[level] / 2
+
+
+def test_one_agent_has_the_tools_and_nobody_to_call():
+    game = PhantomSearch(level=1, solo=True)
+    game.reset(seed=0)
+    assert "visit: TITLE" in game.rules() and "delegate" not in game.rules()
+    assert not game.accepts("planner", "delegate: a")
+    assert not game.accepts("planner", "report: a")
+    for turn in range(9):  # 3 searchers with 3 uses each
+        assert f"Turns left: {10 - turn}." in game.observation("planner").text
+        game.act("planner", Move("search: a"))
+    game.act("planner", Move(game.answer()))
+    assert game.outcomes()["planner"] is Outcome.WIN
+
+
+@pytest.mark.parametrize("level", [4, 5])
+def test_what_one_agent_can_see_fits_into_an_observation(level):
+    game = PhantomSearch(level=level, solo=True)
+    game.reset(seed=0)
+    title = game.library.pages.titles[0][0]
+    query = (f"{title} " * ACTION_LIMIT)[: ACTION_LIMIT - len("search: ")].strip()
+    for _ in range(SOLO_USES):
+        game.act("planner", Move(f"search: {query}"))
+    assert game.turns_left(game.call_of("planner")) == 1
+    assert len(game.observation("planner").text) < TEXT_LIMIT
 
 
 @every_level
