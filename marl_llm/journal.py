@@ -113,6 +113,7 @@ class Journal:
         self._tokens += sum(len(turn.ids) for episode in episodes for turn in episode.turns)
         metrics = rollout_metrics(episodes, collected.seconds)
         metrics["rollout/all/void_share"] = 1 - len(episodes) / len(collected.episodes)
+        metrics |= {f"serve/{name}/busy_share": share for name, share in collected.busy.items()}
         for policy, lesson in lessons.items():
             metrics |= learning_metrics(policy, lesson)
         now = time.monotonic()

@@ -16,7 +16,7 @@ from pathlib import Path
 from marl_llm import team
 from marl_llm.games import Game
 from marl_llm.rollout.plans import Plan
-from marl_llm.runtime import Collected, Learned
+from marl_llm.runtime import Collected, Learned, Reading
 from marl_llm.serve import Engine
 from marl_llm.settings import RunSettings
 from marl_llm.store import SqliteStore
@@ -53,8 +53,8 @@ class LocalRuntime:
 
     def collect(self, update: int, plans: Sequence[Plan]) -> None:
         """Play these episodes and put them into the store of every policy."""
-        began = time.monotonic()
         engines = self.serving()
+        before = self._reading()
         episodes = team.collect(
             self._run,
             self._makers,
@@ -66,7 +66,9 @@ class LocalRuntime:
             plans,
             self._idle,
         )
-        self._done.append(Collected(update, episodes, time.monotonic() - began))
+        after = self._reading()
+        seconds = after.moment - before.moment
+        self._done.append(Collected(update, episodes, seconds, before.busy(after)))
 
     def learn(self, policy: str, update: int) -> None:
         """Claim the games of an update, update the policy once, publish its weights."""
@@ -101,6 +103,10 @@ class LocalRuntime:
     def close(self) -> None:
         """Let the store go; there is no process to end."""
         self._store.close()
+
+    def _reading(self) -> Reading:
+        decoded = {policy: engine.busy_seconds for policy, engine in self._engines.items()}
+        return Reading(time.monotonic(), decoded)
 
     def _publish(self, policy: str) -> None:
         self._store.publish(self._trainers[policy].learner.weights())
