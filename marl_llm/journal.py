@@ -119,6 +119,7 @@ class Journal:
         metrics = rollout_metrics(episodes, collected.seconds)
         metrics |= plan_metrics(episodes, self._planners)
         metrics["rollout/all/void_share"] = 1 - len(episodes) / len(collected.episodes)
+        metrics |= {f"serve/{name}/busy_share": share for name, share in collected.busy.items()}
         for policy, lesson in lessons.items():
             metrics |= learning_metrics(policy, lesson)
         now = time.monotonic()

@@ -17,7 +17,7 @@ from pathlib import Path
 from marl_llm import team
 from marl_llm.games import Game
 from marl_llm.rollout.plans import Plan
-from marl_llm.runtime import Collected, Learned, learning
+from marl_llm.runtime import Collected, Learned, Reading, learning
 from marl_llm.serve import Engine
 from marl_llm.settings import RunSettings
 from marl_llm.store import SqliteStore
@@ -66,8 +66,8 @@ class LocalRuntime:
         return self._play(*self._games.popleft()) if self._games else self._teach()
 
     def _play(self, update: int, plans: Sequence[Plan]) -> Collected:
-        began = time.monotonic()
         engines = self.serving()
+        before = self._reading()
         episodes = team.collect(
             self._run,
             self._makers,
@@ -79,7 +79,9 @@ class LocalRuntime:
             plans,
             self._idle,
         )
-        return Collected(update, episodes, time.monotonic() - began)
+        after = self._reading()
+        seconds = after.moment - before.moment
+        return Collected(update, episodes, seconds, before.busy(after))
 
     def _teach(self) -> Learned:
         """Claim the games of an update, update the policy once, publish its weights."""
@@ -111,6 +113,10 @@ class LocalRuntime:
     def close(self) -> None:
         """Let the store go; there is no process to end."""
         self._store.close()
+
+    def _reading(self) -> Reading:
+        decoded = {policy: engine.busy_seconds for policy, engine in self._engines.items()}
+        return Reading(time.monotonic(), decoded)
 
     def _publish(self, policy: str) -> None:
         self._store.publish(self._trainers[policy].learner.weights())

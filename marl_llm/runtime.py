@@ -25,6 +25,7 @@ class Collected:
     update: int
     episodes: Sequence[Episode]
     seconds: float
+    busy: Mapping[str, float]  # by policy: its server's share of the time spent decoding, 0 to 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +42,26 @@ def learning(run: RunSettings, update: int, engines: Mapping[str, Engine]) -> di
         for policy, engine in engines.items()
         if run.policies[policy].learns(update)
     }
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """How long each policy's server has decoded by a moment."""
+
+    moment: float  # seconds
+    decoded: Mapping[str, float]  # seconds since the server was started, by policy
+
+    def busy(self, later: Reading) -> dict[str, float]:
+        """The share of the time until a later reading that each server decoded, 0 to 1.
+
+        One that was started anew meanwhile counts from there.
+        """
+        span = max(later.moment - self.moment, 1e-9)
+        shares = {}
+        for policy, seconds in later.decoded.items():
+            before = self.decoded[policy]
+            shares[policy] = (seconds - before if seconds >= before else seconds) / span
+        return shares
 
 
 class Runtime(Protocol):

@@ -329,6 +329,8 @@ def learn(
     lesson = trainer.learn(episodes_of(claim.records, policy, carrier))
     stats = {f"store/staleness_of_{name}": float(updates) for name, updates in behind.items()}
     stats["store/episodes"] = float(len(claim.records))
+    stats["store/waiting"] = float(store.counts(policy).waiting)
+    stats["learn/version"] = float(trainer.learner.version)
     return replace(lesson, stats={**lesson.stats, **stats}), claim.id
 
 

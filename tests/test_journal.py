@@ -5,6 +5,7 @@ from collections import Counter
 from dataclasses import replace
 from types import MappingProxyType
 
+import numpy as np
 import pytest
 
 from marl_llm import config
@@ -25,7 +26,9 @@ from marl_llm.measure import Measurement
 from marl_llm.report.html import report_data
 from marl_llm.report.live import LiveView, RunHeader
 from marl_llm.report.metrics import MetricsLog, read
+from marl_llm.runtime import Collected, Reading
 from marl_llm.settings import RunSettings
+from marl_llm.trainer import Lesson
 from marl_llm.types import Episode, Finish, Observation, Outcome, Turn
 
 
@@ -176,3 +179,23 @@ def test_every_solved_game_keeps_its_policies(tmp_path):
     assert [(t["game"], t["update"], t["total"]) for t in drawn] == [
         (game, update, states) for game, states in expected for update in (0, 1)
     ]
+
+
+def test_how_busy_each_server_was_is_written_down_by_policy(tmp_path):
+    games = [episode(0, [turn("player_0", 3)], (Outcome.WIN, Outcome.LOSS))]
+    run = settings("updates=5", "evaluation.every=5")
+    lesson = Lesson("main", {"learn/version": 1.0, "store/waiting": 8.0}, np.zeros(3), (0,))
+    with LiveView(RunHeader("e", tmp_path, 0, 5)) as view:
+        journal = Journal(run, tmp_path, view, {}, Progress())
+        journal.learned(1, Collected(0, games, 2.0, {"main": 0.7, "other": 0.2}), {"main": lesson})
+        journal.close()
+    (row,) = read(tmp_path)
+    assert (row["serve/main/busy_share"], row["serve/other/busy_share"]) == (0.7, 0.2)
+    assert (row["learn/main/version"], row["store/main/waiting"]) == (1.0, 8.0)
+
+
+def test_a_busy_share_is_of_the_time_between_two_readings():
+    before = Reading(100.0, {"a": 5.0, "b": 9.0, "c": 1.0})
+    after = Reading(104.0, {"a": 8.0, "b": 2.0, "c": 1.0})
+    # a: 3 of 4 s; b was started anew and has decoded for 2 s since; c did nothing.
+    assert before.busy(after) == {"a": 0.75, "b": 0.5, "c": 0.0}

@@ -74,7 +74,7 @@ def weights(run_dir, update=UPDATES):
 
 def losses(run_dir):
     """All that hangs on what was sampled and learned, by update; not what the clock says."""
-    clock = ("seconds", "tokens_per_second")
+    clock = ("seconds", "tokens_per_second", "busy_share")
     return [
         {key: value for key, value in row.items() if not key.endswith(clock)}
         for row in read(run_dir)
@@ -160,6 +160,8 @@ def test_a_run_leaves_a_whole_folder(whole):
     assert (found["status"], found["updates"], found["seed"]) == ("finished", UPDATES, 0)
     assert set(found["nash_conv"]) == {"first", "last", "best", "best_update"}
     assert 0 < found["tokens_per_second"] < 1e6
+    shares = [row["serve/main/busy_share"] for row in read(whole) if "learn/main/loss" in row]
+    assert len(shares) == UPDATES and all(0 < share < 1 for share in shares)
     assert len({json.dumps(row) for row in losses(whole)[1:]}) == UPDATES, "the policy moves"
 
 

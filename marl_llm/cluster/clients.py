@@ -230,6 +230,10 @@ class RemoteEngine:
         """Have the engine fetch the store's latest weights of its policy, as `load` does."""
         self.version = insist(self._actor.load_latest.remote, self._who)
 
+    def busy_seconds(self) -> float:
+        """How long the engine has decoded, for whomever, since it was started."""
+        return float(insist(self._actor.busy_seconds.remote, self._who))
+
     def _join(self) -> None:
         """Become a client, of an engine that knows nothing of what was asked before."""
         self._client, self.version, self.context = insist(self._actor.join.remote, self._who)

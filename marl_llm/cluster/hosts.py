@@ -76,6 +76,10 @@ class EngineHost:
     def ready(self) -> None:
         """Once everything is loaded."""
 
+    def busy_seconds(self) -> float:
+        """Spent decoding, in the life of this process."""
+        return self._engine.busy_seconds
+
     def join(self) -> tuple[str, int, int]:
         """Take on a client: its name, the version now served, and the context."""
         client = f"{self._life} {next(self._clients)}"

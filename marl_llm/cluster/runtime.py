@@ -38,7 +38,7 @@ from marl_llm.cluster.hosts import (
 from marl_llm.cluster.incidents import note
 from marl_llm.errors import DeadlineError, ModelError
 from marl_llm.rollout.plans import Plan
-from marl_llm.runtime import Collected, Learned, learning
+from marl_llm.runtime import Collected, Learned, Reading, learning
 from marl_llm.serve import Engine
 from marl_llm.serve.sources import EngineSettings
 from marl_llm.settings import RunSettings
@@ -118,6 +118,7 @@ class RayRuntime:
                 for number in range(run.runtime.workers)
             ]
             self._engines = {name: RemoteEngine(name) for name in run.policies}
+            self._read = self._reading()  # when games were begun, or ended, last
             for name, actor in self.actors().items():
                 if actor is not self._keeper:
                     answer(actor.ready.remote(), name)
@@ -144,6 +145,8 @@ class RayRuntime:
         """Share these episodes among the workers, whole groups each; they put them in the store."""
         versions = learning(self._run, update, self.serving())
         count = len(self._workers)
+        if not self._plans:  # else games are going on, and are read when they end
+            self._read = self._reading()
         self._plans[update] = plans, time.monotonic()
         self._played[update] = []
         for number, worker in enumerate(self._workers):
@@ -232,8 +235,14 @@ class RayRuntime:
         if len(played) == len(plans):
             order = {plan.id: place for place, plan in enumerate(plans)}
             played.sort(key=lambda episode: order[episode.id])
-            self._done.append(Collected(task.update, played, time.monotonic() - since))
+            before, self._read = self._read, self._reading()
+            busy, seconds = before.busy(self._read), self._read.moment - since
+            self._done.append(Collected(task.update, played, seconds, busy))
             del self._played[task.update], self._plans[task.update]
+
+    def _reading(self) -> Reading:
+        decoded = {policy: engine.busy_seconds() for policy, engine in self._engines.items()}
+        return Reading(time.monotonic(), decoded)
 
     def _watch(self) -> None:
         """Say what is stuck.

@@ -22,6 +22,7 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
+from marl_llm.report import policies
 from marl_llm.report.metrics import Row, Shown, shown
 from marl_llm.report.summary import changes, duration, headline, with_interval
 from marl_llm.types import Episode
@@ -123,7 +124,8 @@ class LiveView:
         if not self._marks or update > self._marks[-1][0]:
             self._marks = [*self._marks[:1], (update, self._clock())]
         if self._live is None and (update % self._every == 0 or update == self._run.updates):
-            self._line(self._plain(update))
+            for line in (self._plain(update), *policies.lines(self._latest)):
+                self._line(line)
 
     def seconds_left(self) -> float | None:
         """Time to the last update at the pace so far, None before two updates are known.
@@ -150,6 +152,8 @@ class LiveView:
                 for row in self._rows(item, value, is_headline=item == judged):
                     table.add_row(*row)
         parts: list[RenderableType] = [self._progress(), "", table]
+        if policies.policies_of(self._latest):
+            parts += ["", policies.table(self._latest)]
         if self._game:
             line = Text.assemble(("last game  ", "dim"), printable(self._game))
             line.no_wrap, line.overflow = True, "ellipsis"

@@ -5,6 +5,9 @@ players' prompts to their engines, and go on with whatever game an answer comes 
 never waits for another. Every draw hangs on (seed, episode, agent, its turn), so who shares a batch
 with whom does not matter for what is sampled.
 
+Where several policies play, an engine is handed what waits for it before its latest replies are
+heard: in a process of its own it decodes on meanwhile. With one policy this would only delay it.
+
 A plan may have an opening: turns of an earlier episode that are carried out again, in the game and
 in the memories of the players, before anybody is asked. What they earn counts.
 """
@@ -136,6 +139,7 @@ def play(
     stall_seconds: float = 600.0,
     shaping: Shaping | None = None,
     idle: dict[str, list[Game]] | None = None,
+    lock_step: bool = False,
 ) -> list[Episode]:
     """Play all planned episodes; they come back in the order of the plans.
 
@@ -152,6 +156,8 @@ def play(
         shaping: reward for form; None = none.
         idle: games of earlier calls by name, used before new ones are made; finished games are
             added. None = every call makes its own.
+        lock_step: all games advance together, one policy at a time: nobody is asked anything before
+            all that were asked have answered. To compare with.
 
     Raises:
         ConfigError: a plan names an unknown game or player, a policy without an engine, or not one
@@ -163,7 +169,8 @@ def play(
         raise ConfigError(f"rollout.concurrency must be at least 1 game, got {concurrency}")
     idle = {} if idle is None else idle
     limits = turn_seconds, episode_seconds
-    loop = _Loop(games, seats, engines, seed, limits, shaping or Shaping(), idle)
+    shaping = shaping or Shaping()
+    loop = _Loop(games, seats, engines, seed, limits, shaping, idle, lock_step)
     return loop.run(plans, concurrency, stall_seconds)
 
 
@@ -177,7 +184,9 @@ class _Loop:
         limits: tuple[float | None, float | None],
         shaping: Shaping,
         idle: dict[str, list[Game]],
+        lock_step: bool,
     ) -> None:
+        self._lock_step, self._ahead = lock_step, not lock_step and len(engines) > 1
         self._games, self._seats, self._engines = games, seats, engines
         self._seed, (self._turn_seconds, self._episode_seconds) = seed, limits
         self._timed = limits != (None, None)
@@ -202,16 +211,15 @@ class _Loop:
             while waiting and running < concurrency:
                 running += 1
                 running -= self._advance(self._open(waiting.pop()))
-            for policy, requests in self._questions.items():
-                if requests:
-                    self._engines[policy].submit(requests)
-                    self._in_flight[policy] += len(requests)
-                    requests.clear()
+            for policy in self._due():
+                self._hand_over(policy)
             for policy, engine in self._engines.items():
                 if not self._in_flight[policy]:
                     continue
                 completions = engine.poll(stall)
                 self._in_flight[policy] -= len(completions)
+                if self._ahead and (self._in_flight[policy] or self._questions[policy]):
+                    self._hand_over(policy)
                 if completions:
                     heard = time.monotonic()
                 for completion in completions:
@@ -223,6 +231,23 @@ class _Loop:
                     "replies, or raise rollout.stall_seconds"
                 )
         return [self._done[plan.id] for plan in plans]
+
+    def _due(self) -> list[str]:
+        """The policies to be handed their questions before anybody is waited for."""
+        due = [policy for policy, requests in self._questions.items() if requests]
+        if self._lock_step:
+            due.sort(key=lambda policy: -len(self._questions[policy]))
+            return [] if any(self._in_flight.values()) else due[:1]
+        if self._ahead:  # the others are handed theirs when they answer
+            return [policy for policy in due if not self._in_flight[policy]]
+        return due
+
+    def _hand_over(self, policy: str) -> None:
+        """Hand a policy's questions to its engine; none means that it shall go on."""
+        requests = self._questions[policy]
+        self._engines[policy].submit(requests)
+        self._in_flight[policy] += len(requests)
+        requests.clear()
 
     def _check(self, plan: Plan) -> None:
         if plan.game not in self._games:

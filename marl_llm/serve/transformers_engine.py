@@ -80,6 +80,7 @@ class TransformersEngine:
         if pass_tokens is not None and pass_tokens < 1:
             raise ConfigError(f"pass_tokens must be at least 1, got {pass_tokens}")
         self.version = version
+        self.busy_seconds = 0.0  # spent decoding so far
         self.context = context_of(model, context)
         self._end_ids, self._max_batch = np.array(sorted(end_ids), np.int64), max_batch
         self._texts = None if tokenizer is None else _texts(tokenizer)
@@ -131,7 +132,8 @@ class TransformersEngine:
             TrainingError: logits are not finite. Everything in flight is dropped.
             ModelError: memory does not suffice. Everything in flight is dropped.
         """
-        end = time.monotonic() + timeout
+        began = time.monotonic()
+        end = began + timeout
         with self._enough_memory():
             while not self._done and self._in_flight:
                 now = time.monotonic()
@@ -140,6 +142,7 @@ class TransformersEngine:
                     self._step()
                 if now >= end:
                     break
+        self.busy_seconds += time.monotonic() - began
         done, self._done = self._done, []
         return done
 

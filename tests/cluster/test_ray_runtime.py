@@ -38,7 +38,7 @@ SMALL = (
     "run.checkpoint_every=1",
     "runtime.threads=1",
 )
-CLOCK = ("seconds", "tokens_per_second")
+CLOCK = ("seconds", "tokens_per_second", "busy_share")
 
 
 def settings(*words):
@@ -103,6 +103,8 @@ def test_ray_gives_the_numbers_of_one_process_and_leaves_none(local, tmp_path, c
     shown = capfd.readouterr()
     assert losses(run_dir) == losses(local)
     assert files(run_dir) == files(local)
+    shares = [row["serve/main/busy_share"] for row in read(run_dir) if row["update"]]
+    assert len(shares) == UPDATES and all(0 < share < 1 for share in shares)
     assert (run_dir / "report.html").exists()
     assert json.loads((run_dir / "summary.json").read_text())["status"] == "finished"
     assert not ray.is_initialized()

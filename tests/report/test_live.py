@@ -228,3 +228,35 @@ def test_sparkline():
 
 def test_printable():
     assert printable("a\x1b[31m\nb\x07é") == "a·[31m·b·é"
+
+
+def of_policies(**busy):
+    values = {f"serve/{policy}/busy_share": share for policy, share in busy.items()}
+    return {
+        **values,
+        "learn/planner/version": 12.0,
+        "store/planner/staleness_of_planner": 1.0,
+        "store/planner/waiting": 64.0,
+        "evaluate/planner/success": 0.25,
+    }
+
+
+def test_panel_has_a_line_per_policy():
+    view = LiveView(RUN, console(terminal=True))
+    view.update(1, {CONV: 0.5})
+    assert "policy" not in drawn(view)
+    view.update(2, of_policies(planner=0.724, executor=0.5))
+    rows = [line.strip("│ ").split() for line in drawn(view, width=80).splitlines()]
+    place = rows.index(["policy", "version", "behind", "busy", "queue", "success"])
+    assert rows[place + 1] == ["planner", "12", "1", "72%", "64", "0.250"]
+    assert rows[place + 2] == ["executor", "50%"]
+
+
+def test_plain_lines_have_one_per_policy():
+    out = console(terminal=False)
+    with LiveView(RUN, out, every=10) as view:
+        view.update(10, of_policies(planner=0.724, executor=0.5))
+    assert out.file.getvalue().splitlines()[-2:] == [
+        "  planner:  version 12  behind 1  busy 72%  queue 64  success 0.250",
+        "  executor:  busy 50%",
+    ]

@@ -313,6 +313,49 @@ def test_two_policies_play_one_game_each_on_its_engine(chat):
     assert {e.seats["player_0"] for e in episodes} == {"a", "b"}, "seats are balanced"
 
 
+class Diary(TableEngine):
+    """Also writes down what it is asked to do."""
+
+    def __init__(self, chat, name, diary):
+        super().__init__(chat, lambda text: say("pass"))
+        self._name, self._diary = name, diary
+
+    def submit(self, requests):
+        self._diary.append((self._name, "submit", len(requests)))
+        super().submit(requests)
+
+    def poll(self, timeout):
+        found = super().poll(timeout)
+        self._diary.append((self._name, "poll", len(found)))
+        return found
+
+
+def diary(chat, **options):
+    """What two policies' engines do in four games of Kuhn poker, in which both pass."""
+    entries = []
+    engines = {name: Diary(chat, name, entries) for name in ("a", "b")}
+    seats = {name: ModelSeat(ROLE, chat, name) for name in engines}
+    return entries, play(plans(4, lineup=("a", "b")), GAMES, seats, engines, seed=3, **options)
+
+
+def test_in_lock_step_nobody_is_asked_before_all_have_answered(chat):
+    entries, episodes = diary(chat, lock_step=True)
+    # Two games wait for each: first all of a, then b's two first moves and its two answers to a.
+    assert entries == [
+        ("a", "submit", 2), *[("a", "poll", 1)] * 2,
+        ("b", "submit", 4), *[("b", "poll", 1)] * 4,
+        ("a", "submit", 2), *[("a", "poll", 1)] * 2,
+    ]  # fmt: skip
+    assert timeless(episodes) == timeless(diary(chat)[1]), "who waits for whom changes no game"
+
+
+def test_an_engine_gets_its_questions_before_its_replies_are_heard(chat):
+    entries, _ = diary(chat)
+    of_b = [entry[1:] for entry in entries if entry[0] == "b"]
+    # Asked for two, and for one more after a's first reply, before its own first one is heard.
+    assert of_b[:3] == [("submit", 2), ("poll", 1), ("submit", 1)]
+
+
 def test_a_scripted_player_has_no_tokens_and_its_draws_hang_on_the_seed():
     seats = {"self": Uniform()}
     first, again, other = (

@@ -316,6 +316,19 @@ def test_poll_with_no_time_makes_a_step_and_an_idle_engine_returns_at_once():
     assert counts == [0, 0, 1, 0]
 
 
+def test_seconds_are_busy_while_it_decodes_and_not_while_it_is_asked_for_nothing():
+    engine = make_engine()
+    assert engine.busy_seconds == 0.0
+    engine.submit([Request(0, (1, 2), Sampling(max_tokens=40), seed=0)])
+    time.sleep(0.2)  # nobody polls: nothing is decoded
+    began = time.monotonic()
+    assert len(engine.poll(60.0)) == 1
+    taken, busy = time.monotonic() - began, engine.busy_seconds
+    assert 0.9 * taken < busy <= taken
+    assert engine.poll(60.0) == []
+    assert engine.busy_seconds - busy < 0.01, "an idle engine returns at once"
+
+
 def test_nobody_waits_for_the_slowest():
     engine = make_engine(max_batch=2)
     lengths = [40, 2, 2, 2, 2]
