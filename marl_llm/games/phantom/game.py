@@ -45,8 +45,8 @@ class PhantomSearch(Delegation):
         planner     delegate: TASK [;; TASK ...]    answer: TEXT
         searcher    search: WORDS    visit: TITLE [#PART]    find: WORD    report: TEXT
 
-    With ``solo`` there is nobody to call: one agent has the tools, sees all that they gave back, and
-    answers. World, pages and question come from the episode's seed, so two seeds share nothing.
+    With ``solo`` there is nobody to call: one agent has the tools, sees all that they gave back,
+    and answers. World, pages and question come from the episode's seed, so two seeds share nothing.
     """
 
     def __init__(
@@ -102,8 +102,8 @@ class PhantomSearch(Delegation):
         calls, turns = self.level.calls, self._turns[role]
         if role == self.planner and self.solo:
             return (
-                f"{about}\nYou are given a question about them; look into the library and answer it."
-                f" You have {turns} turns. {ANSWER}\n"
+                f"{about}\nYou are given a question about them; look into the library and answer "
+                f"it. You have {turns} turns. {ANSWER}\n"
                 f"Actions: {LOOKS}; answer: TEXT, which ends your work."
             )
         if role == self.planner:
