@@ -1,11 +1,13 @@
 """A planner and executors in several arms: the same task and seeds, one thing different.
 
     .venv/bin/python benchmarks/arms.py team runs/arms table.md
+    .venv/bin/python benchmarks/arms.py search runs/arms-search search.md
     .venv/bin/python benchmarks/arms.py staleness runs/arms table.md
 
 `team` asks who must learn: both, one part of the team (the other plays on as it started), or one
-agent that has the tool in its own hands. `staleness` asks what it costs when games are played by
-weights two updates old, with the importance correction and without. All arms have the same cold
+agent that has the tool in its own hands. `search` asks the same of a planner and its searchers in
+the made-up library (phantom search, level 1). `staleness` asks what it costs when games are played
+by weights two updates old, with the importance correction and without. All arms have the same cold
 start, credit rule and number of episodes. Runs that are finished are not repeated; further words go
 to every run.
 
@@ -28,12 +30,19 @@ from marl_llm.report.summary import read_summary
 
 SEEDS = (0, 1, 2)
 TEAM = "experiment=planner_executor"
+SEARCH = "experiment=planner_executor_search"
 ARMS: dict[str, dict[str, tuple[str, ...]]] = {
     "team": {
         "planner and executor": (TEAM,),
         "planner only": (TEAM, "policies.executor.trained=false"),
         "executor only": (TEAM, "policies.planner.trained=false"),
         "one agent": ("experiment=planner_solo",),
+    },
+    "search": {
+        "planner and searchers": (SEARCH,),
+        "planner only": (SEARCH, "policies.searcher.trained=false"),
+        "searchers only": (SEARCH, "policies.planner.trained=false"),
+        "one agent": ("experiment=planner_solo_search",),
     },
     "staleness": {
         "planner and executor": (TEAM,),

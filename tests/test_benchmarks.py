@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from marl_llm import config
+from marl_llm.settings import RunSettings
 
 FOLDER = Path(__file__).parents[1] / "benchmarks"
 SCRIPTS = sorted(FOLDER.glob("*.py"))
@@ -29,6 +30,14 @@ def load(monkeypatch):
 @pytest.mark.parametrize("name", [path.stem for path in SCRIPTS if path.stem != "trl_grpo"])
 def test_a_script_can_be_loaded(load, name):  # trl_grpo runs in an environment of its own
     assert callable(load(name).main)
+
+
+@pytest.mark.parametrize("question", ["team", "search", "staleness"])
+def test_every_arm_composes_and_differs(load, question):
+    arms = load("arms").ARMS[question]
+    runs = [RunSettings.of(config.compose([*words, "seed=0"])) for words in arms.values()]
+    assert len({run.updates for run in runs}) == 1
+    assert all(runs[i] != runs[j] for i in range(len(runs)) for j in range(i))
 
 
 def test_the_rules_to_compare_exist(load):

@@ -88,13 +88,42 @@ def test_the_readme_compares_credit_on_the_run_that_make_selfplay_leaves():
     assert f"`{folder}`" in CREDIT
 
 
-def test_the_examples_of_hierarchy_can_be_planned(tmp_path, capsys):
-    page = (ROOT / "docs" / "hierarchy.md").read_text(encoding="utf-8")
-    commands = re.findall(r"^marl-llm (train .*)$", page, re.MULTILINE)
-    assert all(any(word in each for each in commands) for word in ("faults", "pay", "alternation"))
-    for number, command in enumerate(commands):
-        words = [*shlex.split(command), f"run.dir={tmp_path / str(number)}", "dry_run=true"]
-        assert main(words) == 0, capsys.readouterr()
+HIERARCHY = (ROOT / "docs" / "hierarchy.md").read_text(encoding="utf-8")
+COMMANDS = re.findall(r"^marl-llm (train .*)$", HIERARCHY, re.MULTILINE)
+
+
+def test_the_examples_of_hierarchy_are_of_all_kinds():
+    for word in ("experiment=planner_solo_search", "faults", "pay", "alternation"):
+        assert any(word in command for command in COMMANDS)
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_the_examples_of_hierarchy_can_be_planned(command, tmp_path, capsys):
+    words = [*shlex.split(command), f"run.dir={tmp_path / 'run'}", "dry_run=true"]
+    assert main(words) == 0, capsys.readouterr()
+
+
+def test_the_one_agent_of_hierarchy_has_the_questions_of_the_team():
+    solo = config.compose(shlex.split(COMMANDS[0])[1:])["games"]["phantom_search"]
+    team = config.compose(["experiment=mgrpo_search"])["games"]["phantom_search"]
+    assert (solo["level"], solo["change"]) == (team["level"], team["change"])
+
+
+def test_the_baselines_of_hierarchy_are_words_that_can_be_given():
+    table = HIERARCHY.partition("| one agent with the tools |\n|---|---|---|---|\n")[2]
+    rows = table.partition("\n\n")[0].splitlines()
+    assert len(rows) == 6
+    for row in rows:
+        names, below, above, solo = (
+            re.findall(r"`([^`]+)`", cell) for cell in row.strip("|").split("|")
+        )
+        for name in names:
+            for words in (below[0].split(), above[0].split()):
+                made = config.compose([f"experiment={name}", *words])["policies"]
+                frozen = [policy for policy in made if made[policy].get("trained") is False]
+                assert 0 < len(frozen) == len(words) < len(made)
+        for words in solo:
+            assert len(config.compose([words])["policies"]) == 1
 
 
 def test_the_tables_of_hierarchy_have_the_rows_of_the_command():

@@ -64,7 +64,8 @@ def nested_shares(batch: TurnBatch, calls: Chains) -> Array:
 
         w(call) = w(caller) / calls of the caller,   w = 1 for agents that nobody called
 
-    Calls without a sampled turn are not counted. The callers that are not in the batch count as one
+    Calls without a sampled turn are not counted. The signal "call_share" [N], where there is one,
+    says it of the whole team's tree. Without it, the callers that are not in the batch count as one
     per episode, which weighs 1.
 
     Args:
@@ -74,6 +75,8 @@ def nested_shares(batch: TurnBatch, calls: Chains) -> Array:
     Returns:
         w, [N] float64: of each row's call.
     """
+    if "call_share" in batch.signals:
+        return np.where(batch.depth > 0, batch.signals["call_share"], 1.0)
     parent = callers(batch)
     first = np.flatnonzero(calls.before == 0)
     first = first[np.argsort(calls.of[first])]  # [C]: the first turn of each call

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from itertools import chain
 from typing import Any
@@ -63,6 +64,7 @@ def from_episodes(episodes: Sequence[Episode], policy: str) -> TurnBatch:
     last = agents.after == 0
     # Callers of other policies have no row here, but a number in their episode.
     caller = _integers(-1 if turn.parent is None else turn.parent for turn in turns)
+    share = np.fromiter(_shares(episodes, policy), np.float64, len(rows))
     ended = np.fromiter((episode.terminated for episode, _, _ in rows), bool, len(rows))
     shaping = np.fromiter((turn.shaping for turn in turns), np.float64, len(rows))
     return TurnBatch(
@@ -85,7 +87,7 @@ def from_episodes(episodes: Sequence[Episode], policy: str) -> TurnBatch:
         action_key=action,
         offsets=np.concatenate(([0], np.cumsum(_integers(len(turn.ids) for turn in turns)))),
         logprobs=np.fromiter(chain.from_iterable(turn.logprobs for turn in turns), np.float64),
-        signals={"caller": caller} if np.any(caller >= 0) else {},
+        signals={"caller": caller, "call_share": share} if np.any(caller >= 0) else {},
         names={
             "agent": tuple(agent_codes),
             "role": tuple(role_codes),
@@ -116,3 +118,22 @@ def _depths(episodes: Sequence[Episode], policy: str) -> Iterable[int]:
             depths.append(0 if turn.parent is None else depths[turn.parent] + 1)
             if turn.policy == policy:
                 yield depths[-1]
+
+
+def _shares(episodes: Sequence[Episode], policy: str) -> Iterable[float]:
+    """What each turn of the policy weighs in its episode's tree of calls, see `nested_shares`.
+
+    Other policies' calls count though their tokens are not here.
+    """
+    for episode in episodes:
+        calls = [(turn.observation.agent, turn.parent) for turn in episode.turns]
+        pairs = list(zip(calls, episode.turns, strict=True))
+        spoken = {call for call, turn in pairs if turn.ids or turn.policy != policy}
+        made = Counter(calls[caller] for _, caller in spoken if caller is not None)
+        weight: dict[tuple[str, int | None], float] = {}
+        for call, turn in pairs:
+            if call not in weight:
+                by = None if turn.parent is None else calls[turn.parent]
+                weight[call] = 1.0 if by is None else weight[by] / max(made[by], 1)
+            if turn.policy == policy:
+                yield weight[call]

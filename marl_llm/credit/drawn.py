@@ -118,6 +118,7 @@ DRAWS: dict[str, Draw] = {  # those that are not any number
     "belief_key": lambda rng, size, rows: rng.integers(0, 4, size) + 10 * rows.agent,
     # -- teams ------------------------------------------------------------------------------------
     "caller": lambda rng, size, rows: np.full(size, -1),
+    "call_share": lambda rng, size, rows: 1.0 / (1 + rows.agent),
     "return_without": lambda rng, size, rows: rng.normal(size=size)[rows.episode % size],
     "design": lambda rng, size, rows: rows.episode // 2,
     "event": lambda rng, size, rows: rows.episode % 2,

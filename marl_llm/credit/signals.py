@@ -122,6 +122,8 @@ KNOWN: dict[str, Signal] = {
     # -- teams ------------------------------------------------------------------------------------
     "caller": Signal("key", "number in its episode of the turn that called this one's agent, "
                      "whoever played it; -1 = nobody", "the game"),
+    "call_share": Signal("turn", "weight of the turn's call in its tree: that of its caller, over "
+                         "the calls that the caller made, whoever played them", "the game"),
     "value_others": Signal("turn", "V given what the others did, not this agent's action (b_i)",
                            "a critic"),
     "action_value": Signal("turn", "Q of the action taken, the others' as they were",

@@ -50,7 +50,7 @@ def plain_shares(batch):
 @LAW
 @given(SEEDS)
 def test_against_walking_up(random_calls, seed):
-    batch = random_calls(np.random.default_rng(seed))
+    batch = replace(random_calls(np.random.default_rng(seed)), signals={})
     assert roots(callers(batch)).tolist() == plain_roots(batch.parent)
     np.testing.assert_allclose(nested_shares(batch, call_chains(batch)), plain_shares(batch))
 

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import time
+from dataclasses import replace
 
 import numpy as np
 import pytest
 
+from marl_llm.credit.calls import call_chains, nested_shares
 from marl_llm.credit.columns import from_episodes, turns_of
 from marl_llm.errors import EpisodeError
+from marl_llm.store.episodes import thin
 from marl_llm.types import Episode, Finish, Observation, Outcome, Turn
 
 
@@ -120,6 +123,29 @@ def test_calls_by_another_policy_have_a_depth_and_no_parent_row():
     assert searcher.depth.tolist() == [1]
     assert searcher.parent.tolist() == [-1]
     assert searcher.signals["caller"].tolist() == [0]
+
+
+def test_each_policy_knows_what_its_calls_weigh_in_the_tree():
+    """A planner calls a and b; a calls two readers, b calls three, one of whom says nothing."""
+    turns = [
+        turn("planner", role="planner"),
+        turn("a", role="executor", policy="middle", parent=0),
+        turn("b", role="executor", policy="middle", parent=0),
+        *(turn(f"r{n}", role="reader", policy="small", parent=1) for n in (0, 1, 1)),
+        *(turn(f"r{n}", role="reader", policy="small", parent=2) for n in (2, 3)),
+        turn("r4", role="reader", policy="small", parent=2, ids=()),
+        turn("a", role="executor", policy="middle", parent=0),
+    ]
+    shares = {"main": [1.0], "middle": [0.5] * 3, "small": [0.25] * 6}
+    for policy, share in shares.items():
+        whole, other = episode(turns), thin(episode(turns, id=1), policy)
+        batch = from_episodes([whole, other], policy)
+        assert nested_shares(batch, call_chains(batch)).tolist() == 2 * share
+        assert ("call_share" in batch.signals) == (policy != "main")
+    together = from_episodes([episode([replace(t, policy="main") for t in turns])], "main")
+    given = together.signals["call_share"]
+    alone = replace(together, signals={"caller": together.signals["caller"]})
+    assert nested_shares(alone, call_chains(alone)).tolist() == given.tolist()
 
 
 def test_no_turn_of_this_policy_is_an_empty_batch():

@@ -41,11 +41,22 @@ def plain(estimator, batch):
         if lengths[i] > 0:
             spoken.add(key[i])
 
+    def nested(k):
+        if cell[k][2] == 0:
+            return 1.0
+        if "call_share" in batch.signals:
+            return batch.signals["call_share"][key.index(k)]
+        caller = key[k[2]]
+        made = {j for j in spoken if j[2] >= 0 and key[j[2]] == caller}
+        return nested(caller) / max(len(made), 1)
+
     def share(k):
         if isinstance(estimator, MGRPORandom):
             return copies[k] / estimator.size if cell[k][2] > 0 else 1.0
         if estimator.alignment == "none":
             return 1.0
+        if estimator.alignment == "nested":
+            return nested(k)
         return 1.0 / max(sum(j[0] == k[0] and cell[j] == cell[k] for j in spoken), 1)
 
     copies = drawn_copies(estimator, batch, spoken, cell)
@@ -66,7 +77,8 @@ def plain(estimator, batch):
 
 
 PLAIN = dict.fromkeys(
-    ("m_grpo", "m_grpo_random"), lambda estimator, batch: plain(estimator, batch)[0]
+    ("m_grpo", "m_grpo_nested", "m_grpo_random"),
+    lambda estimator, batch: plain(estimator, batch)[0],
 )
 
 

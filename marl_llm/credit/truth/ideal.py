@@ -13,6 +13,7 @@ import numpy as np
 
 from marl_llm.credit import checks, returns, tokens
 from marl_llm.credit.batch import TurnBatch
+from marl_llm.credit.calls import call_chains, nested_shares
 from marl_llm.credit.segments import Array, cells, chains, sums
 from marl_llm.credit.truth.counterfactual import replayed
 from marl_llm.credit.truth.hindsight import hindsight_ratios
@@ -272,6 +273,7 @@ def models(sample: Sample, rng: np.random.Generator, noise: Noise) -> Signals:
         "progress": _off(progress, rng, noise),
         "grounded": np.ones(len(batch)),
         "caller": np.where(batch.parent >= 0, batch.turn[batch.parent], -1),
+        "call_share": nested_shares(batch, call_chains(batch)),
         "belief_key": batch.state_key,
         "belief_reward": np.ones(len(batch)),
         "evidence_unit": np.where(sample.action == last, batch.turn, -1),

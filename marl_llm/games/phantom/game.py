@@ -45,8 +45,8 @@ class PhantomSearch(Delegation):
         planner     delegate: TASK [;; TASK ...]    answer: TEXT
         searcher    search: WORDS    visit: TITLE [#PART]    find: WORD    report: TEXT
 
-    With ``solo`` there is nobody to call: one agent has the tools, sees all that they gave, and
-    answers. World, pages and question come from the episode's seed, so two seeds share nothing.
+    With ``solo`` there is nobody to call: one agent has the tools, sees all that they gave back,
+    and answers. World, pages and question come from the episode's seed, so two seeds share nothing.
     """
 
     def __init__(
