@@ -252,6 +252,7 @@ def collect(
     carrier: Carrier,
     plans: Sequence[Plan],
     idle: dict[str, list[Game]],
+    lock_step: bool = False,
 ) -> list[Episode]:
     """Play planned episodes by the run's rules and put them into the store of every policy.
 
@@ -268,14 +269,16 @@ def collect(
         carrier: of episodes in it.
         plans: what to play.
         idle: games kept from one call to the next: to make one costs more than to play it.
+        lock_step: as in `rollout.play`.
     """
-    episodes = _play(run, makers, who, engines, plans, idle, run.seed)
+    rules = run, makers, who, engines
+    episodes = _play(*rules, plans, idle, run.seed, lock_step)
     for _ in range(run.rollout.retries):
         if not (failed := {one.id for one in episodes if one.void is not None}):
             break
         again = [replace(plan, attempt=plan.attempt + 1) for plan in plans if plan.id in failed]
         plans = [plan for plan in plans if plan.id not in failed] + again
-        played = {one.id: one for one in _play(run, makers, who, engines, again, idle, run.seed)}
+        played = {one.id: one for one in _play(*rules, again, idle, run.seed, lock_step)}
         episodes = [played.get(one.id, one) for one in episodes]
     check_room(episodes, {policy: engine.context for policy, engine in engines.items()})
     size = run.rollout.group_size
@@ -344,6 +347,7 @@ def _play(
     plans: Sequence[Plan],
     idle: dict[str, list[Game]],
     seed: int,
+    lock_step: bool = False,
 ) -> list[Episode]:
     """Play by the run's rules."""
     rollout = run.rollout
@@ -358,6 +362,7 @@ def _play(
         stall_seconds=rollout.stall_seconds,
         shaping=rollout.shaping,
         idle=idle,
+        lock_step=lock_step,
     )
 
 
