@@ -253,6 +253,7 @@ def collect(
     carrier: Carrier,
     plans: Sequence[Plan],
     idle: dict[str, list[Game]],
+    lock_step: bool = False,
 ) -> list[Episode]:
     """Play planned episodes by the run's rules and put them into the store of all who will learn.
 
@@ -270,9 +271,10 @@ def collect(
         carrier: of episodes in it.
         plans: what to play.
         idle: games kept from one call to the next: to make one costs more than to play it.
+        lock_step: as in `rollout.play`.
     """
     episodes = attempted(
-        lambda plans: _play(run, makers, who, engines, plans, idle, run.seed),
+        lambda plans: _play(run, makers, who, engines, plans, idle, run.seed, lock_step),
         plans,
         run.rollout.retries,
     )
@@ -342,6 +344,7 @@ def _play(
     plans: Sequence[Plan],
     idle: dict[str, list[Game]],
     seed: int,
+    lock_step: bool = False,
 ) -> list[Episode]:
     """Play by the run's rules."""
     rollout = run.rollout
@@ -357,6 +360,7 @@ def _play(
         stall_seconds=rollout.stall_seconds,
         shaping=rollout.shaping,
         idle=idle,
+        lock_step=lock_step,
     )
 
 

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from marl_llm import bench, config
-from marl_llm.bench import calls, chaos, crediting, loops, rollout, storing
+from marl_llm.bench import calls, chaos, crediting, loops, rollout, serving, storing
 from marl_llm.bench.episodes import drawn, made_up
 from marl_llm.bench.timing import Stopwatch, interleaved, spread, took
 from marl_llm.credit.drawn import LEFT_OUT
@@ -15,6 +15,7 @@ from marl_llm.credit.grpo import GRPO
 from marl_llm.credit.hcapo import HindsightRatio
 from marl_llm.credit.signals import KNOWN
 from marl_llm.errors import ConfigError
+from marl_llm.runtime import Collected
 from marl_llm.settings import RunSettings
 from marl_llm.store import Counts, SqliteStore
 
@@ -59,6 +60,41 @@ def test_ratio_and_share_are_of_what_was_timed(tmp_path):
     assert result["workload"]["episodes"] == 8
     assert result["workload"]["requests"] >= 8
     assert result["workload"]["sampled_tokens"] >= result["workload"]["requests"]
+
+
+@pytest.mark.ray
+def test_bench_rollout_of_two_policies_says_how_busy_their_servers_are(tmp_path, capsys):
+    small = ("coldstart.games=16", "coldstart.fit.steps=2", "model.layers=1", "model.width=16")
+    words = [f"policies.{name}.{word}" for name in ("planner", "executor") for word in small]
+    file = tmp_path / "bench.json"
+    words = ["experiment=planner_executor", "rollout.episodes=16", *words]
+    assert bench.main(["rollout", "--json", str(file), "--rounds=2", *words]) == 0
+    result = json.loads(file.read_text())
+    for way, figure in (("interleaved", "busy"), ("lock_step", "busy_lock_step")):
+        rounds = result["rounds"][way]["busy"]
+        assert len(rounds) == 2
+        assert result[figure].keys() == {"planner", "executor"}
+        assert all(0 < share < 1 for each in rounds for share in each.values())
+    # One at a time, and nobody decodes while moves are carried out.
+    assert all(sum(each.values()) < 1 for each in result["rounds"]["lock_step"]["busy"])
+    assert result["lock_step_over_interleaved"] > 0
+    printed = capsys.readouterr().out
+    assert all(name in printed for name in ("planner", "executor", "lock step"))
+
+
+def test_busy_figures_are_medians_over_the_rounds():
+    def played(seconds, a, b):
+        return Collected(0, [], seconds, {"a": a, "b": b})
+
+    found = {
+        "interleaved": [played(2.0, 0.9, 0.6), played(4.0, 0.8, 0.7), played(1.0, 0.7, 0.5)],
+        "lock_step": [played(6.0, 0.3, 0.2), played(4.0, 0.2, 0.4), played(2.0, 0.1, 0.3)],
+    }
+    assert serving.figures(found) == {
+        "busy": {"a": 0.8, "b": 0.6},
+        "busy_lock_step": {"a": 0.2, "b": 0.3},
+        "lock_step_over_interleaved": 2.0,  # of 3, 1 and 2
+    }
 
 
 def test_rounds_are_timed_in_turn_and_the_first_does_not_count():

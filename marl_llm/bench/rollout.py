@@ -8,6 +8,8 @@
 Everything is measured on an ordinary experiment, in one process, after a short cold start. A
 machine is never quiet, so the two sides of a ratio are timed directly after each other, several
 rounds of it, and a figure is the median of the rounds' ratios.
+
+With an experiment of several policies, it is measured how busy their servers are (`serving.py`).
 """
 
 from __future__ import annotations
@@ -28,6 +30,7 @@ from rich.console import Console
 from rich.table import Table
 
 from marl_llm import config, team
+from marl_llm.bench import serving
 from marl_llm.bench.sampling import sampling_rates
 from marl_llm.bench.timing import Rates, spread
 from marl_llm.bench.updating import overhead, update_rates
@@ -99,40 +102,32 @@ def main(words: Sequence[str]) -> int:
     console = Console(stderr=True)
     with tempfile.TemporaryDirectory(prefix="marl_llm_bench_") as folder:
         result = measure(options, Path(folder), console.print)
-    show(result)
+    (serving.show if "busy" in result else show)(result)
     if options.json is not None:
         options.json.write_text(json.dumps(result, indent=1) + "\n")
     return 0
 
 
 def measure(options: Options, folder: Path, stage: Any = print) -> dict[str, Any]:
-    """All figures.
+    """All figures, and where they come from.
 
     Args:
         options: of the command line.
-        folder: empty, for the model.
+        folder: empty, for the models.
         stage: told what goes on now.
     """
-    run = RunSettings.of(config.compose([*SHORT, *options.words]))
-    if run.runtime.threads is not None:
-        torch.set_num_threads(run.runtime.threads)
+    policies = RunSettings.of(config.compose(options.words)).policies
+    short = [word.replace(".main.", f".{name}.") for name in policies for word in SHORT]
+    over_ray = ["runtime=ray"] if len(policies) > 1 else []
+    run = RunSettings.of(config.compose([*over_ray, *short, *options.words]))
+    team.use_threads(run.runtime.threads)
     load = os.getloadavg()[0]
-    workload = Workload.prepare(run, folder, stage)
-    team.settle()
-    stage("self-play, the engine alone, generate")
-    sampling = sampling_rates(workload, options.rounds)
-    stage("weight updates and the bare loop")
-    updating = update_rates(workload, options.rounds)
-    stage("whole updates and their parts")
-    parts = overhead(workload, options.rounds)
+    if over_ray:
+        figures = serving.measure(run, options.rounds, folder, stage)
+    else:
+        figures = measure_one(run, options.rounds, folder, stage)
     return {
-        **ratios(sampling, updating, parts),
-        "tokens_per_second": {
-            name: float(np.median(rates)) for name, rates in {**sampling, **updating}.items()
-        },
-        "rounds": {**sampling, **updating},
-        "seconds": parts,
-        "workload": workload.facts(),
+        **figures,
         "settings": {"words": list(options.words), "rounds": options.rounds, "seed": run.seed},
         "machine": {
             "threads": torch.get_num_threads(),
@@ -145,6 +140,34 @@ def measure(options: Options, folder: Path, stage: Any = print) -> dict[str, Any
             "torch": torch.__version__,
             "transformers": transformers.__version__,
         },
+    }
+
+
+def measure_one(run: RunSettings, rounds: int, folder: Path, stage: Any) -> dict[str, Any]:
+    """The figures of one policy, in one process.
+
+    Args:
+        run: the experiment.
+        rounds: that count.
+        folder: empty, for the model.
+        stage: told what goes on now.
+    """
+    workload = Workload.prepare(run, folder, stage)
+    team.settle()
+    stage("self-play, the engine alone, generate")
+    sampling = sampling_rates(workload, rounds)
+    stage("weight updates and the bare loop")
+    updating = update_rates(workload, rounds)
+    stage("whole updates and their parts")
+    parts = overhead(workload, rounds)
+    return {
+        **ratios(sampling, updating, parts),
+        "tokens_per_second": {
+            name: float(np.median(rates)) for name, rates in {**sampling, **updating}.items()
+        },
+        "rounds": {**sampling, **updating},
+        "seconds": parts,
+        "workload": workload.facts(),
     }
 
 

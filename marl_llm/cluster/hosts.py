@@ -237,12 +237,15 @@ class RolloutHost:
     def ready(self) -> None:
         """Once everything is loaded."""
 
-    def collect(self, plans: Sequence[Plan], versions: Mapping[str, int]) -> list[Episode]:
+    def collect(
+        self, plans: Sequence[Plan], versions: Mapping[str, int], lock_step: bool
+    ) -> list[Episode]:
         """Play these episodes and put them into the store of every policy.
 
         Args:
             plans: what to play.
             versions: of the weights that the engines serve now, by policy.
+            lock_step: as in `rollout.play`.
         """
         return team.collect(
             self._run,
@@ -254,4 +257,5 @@ class RolloutHost:
             Written(),
             plans,
             self._idle,
+            lock_step,
         )

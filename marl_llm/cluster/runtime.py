@@ -141,8 +141,14 @@ class RayRuntime:
             engine.load_latest()
         return self._engines
 
-    def collect(self, update: int, plans: Sequence[Plan]) -> None:
-        """Share these episodes among the workers, whole groups each; they put them in the store."""
+    def collect(self, update: int, plans: Sequence[Plan], lock_step: bool = False) -> None:
+        """Share these episodes among the workers, whole groups each; they put them in the store.
+
+        Args:
+            update: whose games.
+            plans: of the episodes.
+            lock_step: as in `rollout.play`.
+        """
         versions = learning(self._run, update, self.serving())
         count = len(self._workers)
         if not self._plans:  # else games are going on, and are read when they end
@@ -154,7 +160,7 @@ class RayRuntime:
             self._begin(
                 f"rollout worker {number}",
                 worker,
-                partial(worker.collect.remote, share, versions),
+                partial(worker.collect.remote, share, versions, lock_step),
                 update,
             )
 

@@ -1,7 +1,8 @@
 """Measure what things cost (training, credit, the store, killed processes), or what credit finds.
 
 marl-llm bench rollout [--json FILE] [key=value ...]   rollout, engine, learner and overhead, as
-                                                       ratios of two things timed in turn
+                                                       ratios of two things timed in turn; with
+                                                       several policies, how busy their servers are
 marl-llm bench credit [--json FILE]                    every credit estimator: time, memory, and how
                                                        much faster than a plain loop it is
   estimators=a,b episodes=N rounds=N seed=N            only these; on how many episodes (4096)
