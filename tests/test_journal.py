@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from marl_llm import config
+from marl_llm.agents.plan_execute import PlanExecute
 from marl_llm.evaluate.nash_conv import Measured, nash_conv
 from marl_llm.evaluate.text_tree import text_tree, uniform, written_policy
 from marl_llm.games import catalog
@@ -18,6 +19,7 @@ from marl_llm.journal import (
     forget_after,
     kept_games,
     measured_after,
+    plan_metrics,
     record_end,
     rollout_metrics,
     score_at,
@@ -26,6 +28,7 @@ from marl_llm.measure import Measurement
 from marl_llm.report.html import report_data
 from marl_llm.report.live import LiveView, RunHeader
 from marl_llm.report.metrics import MetricsLog, read
+from marl_llm.report.summary import read_summary
 from marl_llm.runtime import Collected, Reading
 from marl_llm.settings import RunSettings
 from marl_llm.trainer import Lesson
@@ -104,6 +107,52 @@ def test_several_roles_are_pooled_as_all():
     turns = [turn("player_0", 1, role="planner"), turn("player_1", 1, role="executor")]
     metrics = rollout_metrics([episode(0, turns, fine)], seconds=1.0)
     assert metrics["rollout/all/reply_tokens"] == 1.0
+
+
+def test_calls_are_counted_with_the_rest():
+    planner = turn("planner", 1, role="planner")
+    asked = replace(turn("executor_0", 1, role="executor"), parent=0)
+    fine = (Outcome.WIN, Outcome.LOSS)
+    metrics = rollout_metrics([episode(0, [planner, asked], fine)], seconds=1.0)
+    assert metrics["rollout/planner/delegation_rate"] == metrics["rollout/planner/calls"] == 1.0
+    plain = rollout_metrics([episode(0, [turn("player_0", 1)], fine)], seconds=1.0)
+    assert not any(key.endswith(("/calls", "/delegation_rate")) for key in plain)
+
+
+def test_a_sub_goal_is_kept_or_not_where_there_is_one():
+    def said(agent, switch, fault=None):
+        reply = PlanExecute().render_plan(None, "find apple", "look", switch=switch)
+        return replace(turn(agent, 1), reply=reply, fault=fault, action=None if fault else "look")
+
+    fine = (Outcome.WIN, Outcome.LOSS)
+    turns = [
+        said("player_0", True),  # the first turn of each has nothing to keep
+        said("player_1", False),
+        said("player_0", False),
+        said("player_0", True),
+        said("player_1", False),
+        said("player_1", False, fault=Outcome.FORMAT),
+        replace(said("player_1", False), player="random"),  # no seat with sub-goals
+    ]
+    played = [episode(0, turns, fine)]
+    assert plan_metrics(played, {"self": PlanExecute()}) == {"rollout/player/keep_share": 2 / 3}
+    assert plan_metrics(played, {}) == {}
+    assert plan_metrics([episode(0, turns[:2], fine)], {"self": PlanExecute()}) == {}
+
+
+def test_the_summary_has_the_alarms_that_hold(tmp_path):
+    with LiveView(RunHeader("e", tmp_path, 0, 1)) as view:
+        journal = Journal(settings("updates=1"), tmp_path, view, {}, Progress())
+        journal.summarise(0, "running")
+        assert read_summary(tmp_path)["alarms"] == []
+        with MetricsLog(tmp_path) as log:
+            for update in range(1, 11):
+                log.log(update, {"rollout/player/forfeit_share": 0.75})
+        journal.summarise(10, "running")
+        journal.close()
+    assert read_summary(tmp_path)["alarms"] == [
+        {"name": "forfeits", "says": "75.0 % of the episodes have a forfeit", "since": 10}
+    ]
 
 
 def test_policies_are_measured_every_so_often_and_at_the_end():

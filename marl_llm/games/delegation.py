@@ -22,8 +22,7 @@ A subclass states its facts in `__init__` and supplies
 and, for players that need no model, `solve` (a best action), `guess` (an action that ends a call
 at once, without knowing) and `wander` (any action that does not). A game with a `worth` (how right
 an answer some of the reports alone allow) also has `call_values`, the exact credit of every call.
-One with a `preserved` says of a call whether what was asked keeps what its caller knew to be
-needed.
+One with a `preserved` says of a call whether it asks for what its caller knew to be needed.
 
 Tools may fail, by the rates of `faults.Faults`. An infra fault makes the episode void: it ends at
 once, `void` says why, and what it paid counts for nothing. ``reset(options={"attempt": n})`` draws

@@ -42,20 +42,19 @@ class Watch:
 WATCHES = (
     Watch(
         "never delegates", "rollout", "delegation_rate", lambda mean: mean < 0.01,
-        "{who} never delegates: it calls somebody in {share} of its episodes",
+        "{who} calls somebody in {share} of its episodes",
     ),
     Watch(
         "always the same sub-task", "rollout", "same_task_share", lambda mean: mean > 0.95,
-        "{who} always asks for the same: one action makes {share} of the calls, though the "
-        "questions differ",
+        "{who}: one action makes {share} of the calls, though the questions differ",
     ),
     Watch(
         "always KEEP", "rollout", "keep_share", lambda mean: mean > 0.99,
-        "{who} never takes up another sub-goal: it keeps the one it has in {share} of its turns",
+        "{who} keeps its sub-goal in {share} of the turns that could change it",
     ),
     Watch(
         "never KEEP", "rollout", "keep_share", lambda mean: mean < 0.01,
-        "{who} never keeps a sub-goal: it keeps the one it has in {share} of its turns",
+        "{who} keeps its sub-goal in {share} of the turns that could change it",
     ),
     Watch(
         "forfeits", "rollout", "forfeit_share", lambda mean: mean > 0.5,
@@ -63,8 +62,7 @@ WATCHES = (
     ),
     Watch(
         "no entropy", "learn", "entropy", lambda mean: mean < 0.005,
-        "{who} hardly varies what it says: {mean:.4f} nats of entropy a token, and the task is "
-        "not solved",
+        "{who} has {mean:.4f} nats of entropy a token, and the task is not solved",
         unless_solved=True,
     ),
 )  # fmt: skip

@@ -83,8 +83,10 @@ function callNode(game, call) {
     if (value !== undefined) span.append(element("b", "", value));
     head.append(span);
   };
-  part("asked", `${call.caller} asks ${call.agent}: `, call.asked);
-  part("back", "back: ", call.last ?? "nothing");
+  const beside = game.calls.filter((other) => other.turn === call.turn);
+  const place = beside.length > 1 ? ` (${beside.indexOf(call) + 1} of ${beside.length})` : "";
+  part("", `${call.caller} asks ${call.agent}${place}: `, call.asked);
+  part("", "ends with: ", call.last ?? "a fault");
   part(call.outcome === "win" ? "better" : "worse", call.outcome === "win" ? "✓ right" : `✗ ${call.outcome === "loss" ? "not right" : call.outcome}`);
   part("", "pay ", signed(call.pay));
   part("", "credit ", call.credit === null ? "none" : signed(call.credit));
@@ -100,16 +102,17 @@ function endNode(end, seat) {
   return card;
 }
 
+const callCount = (game) => `${game.calls.length} ${game.calls.length === 1 ? "call" : "calls"}`;
+
 // In a delegation each call says itself how it ended.
 function gameNode(game) {
-  const root = element("div");
+  const root = element("div", game.delegation ? "tree" : "");
   const ends = element("div", "ends");
   const called = new Set(game.calls.map((call) => call.agent));
   game.ends.forEach((end, seat) => {
     if (!called.has(end.agent) && end.outcome !== "absent") ends.append(endNode(end, seat));
   });
-  const of = `${game.calls.length} ${game.calls.length === 1 ? "call" : "calls"}`;
-  if (game.delegation) ends.append(element("div", "note", `${of}, ${game.uncalled} agents never called`));
+  if (game.delegation) ends.append(element("div", "note", `${callCount(game)}, ${game.uncalled} agents never called`));
   if (!game.terminated) ends.append(element("div", "note", "cut short by the turn limit"));
   const within = new Set(game.calls.flatMap((call) => call.turns));
   const top = game.turns.map((_, index) => index).filter((index) => !within.has(index));
@@ -125,7 +128,7 @@ function games() {
     ["game-update", "game-pick", "game-back", "game-next", "game-numbers"].map(byId);
   let at = 0;
   const ended = (game) => game.ends.slice(0, game.delegation ? 1 : undefined).map((end) => end.outcome ?? "cut short");
-  const counted = (game) => (game.delegation ? `, ${game.calls.length} calls` : "");
+  const counted = (game) => (game.delegation ? `, ${callCount(game)}` : "");
   const title = (game) => `${game.id}: ${ended(game).join(" / ")}${counted(game)}`;
   const show = (index) => {
     at = index;

@@ -1,4 +1,4 @@
-"""Replays: recorded games as the report draws them, a delegation with the tree of its calls.
+"""Replays: recorded games as the report's script draws them, delegations as trees of calls.
 
 In a delegation a call's turns stand below the turn that made it. What a call is shown with: who was
 asked by which action, what came back, how it ended, its pay, and its credit: the mean advantage

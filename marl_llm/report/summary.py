@@ -46,7 +46,7 @@ class Summary(TypedDict, total=False):
     forfeits: Range  # share of episodes
     tokens_per_second: float  # sampled, end to end
     peak_memory_gb: float
-    alarms: list[dict[str, str | int]]  # `alarms.Alarm` as it stands, name, says and since
+    alarms: list[dict[str, str | int]]  # those that hold, as `alarms.Alarm`
     references: Mapping[str, float]  # lines to compare the headline with, e.g. uniform play
 
 

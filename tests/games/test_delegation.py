@@ -232,6 +232,22 @@ def test_worth_of_calls_is_all_or_nothing_along_the_chain():
     assert [each.left_out for each in values.values()] == [1.0] * links
 
 
+def test_a_chain_is_preserved_by_asking_where_the_reports_have_led():
+    game = RelayChain(level=5, calls=6)
+    game.reset(1)
+    start, second = game.chain[:2]
+    other = next(key for key in game.keys if key not in (start, second))
+    for key, report in ((start, second), (other, "5"), (second, other), (second, "7")):
+        act(game, "planner", f"ask {key}")
+        act(game, game.acting()[0], f"report {report}")
+    planner, *calls = game.all_calls()
+    assert game.preserved(planner) is None
+    # The reports lead to the second key, until its own leads on: to the other key and to 5.
+    assert [game.preserved(call) for call in calls] == [True, False, True, False]
+    assert game.has_preserved and game.has_worth
+    assert not Offices().has_preserved and not Offices().has_worth
+
+
 def test_links_in_a_circle_end():
     assert follow({"A": "B", "B": "A"}, "A") == "A"
     assert follow({"A": None}, "A") == "A"

@@ -7,6 +7,8 @@ import hashlib
 import json
 import math
 import re
+import shutil
+import subprocess
 from dataclasses import replace
 from functools import cached_property
 from html.parser import HTMLParser
@@ -17,6 +19,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from marl_llm.cluster import incidents
 from marl_llm.errors import CheckpointError
 from marl_llm.report.episodes import advantages_by_turn, write_episodes
 from marl_llm.report.html import json_block, thinned, write_report
@@ -394,6 +397,141 @@ def test_lone_surrogate_does_not_stop_the_report(tmp_path: Path):
     page = report_of(tmp_path)
     assert page.data["games"][0]["turns"][0]["tokens"][0][0] == "\ud800"
     assert page.texts["h1"] == ["?"]
+
+
+def delegation() -> Episode:
+    """A planner asks two at once, one of whom asks a third; two seats are never called."""
+    roles = ("planner", "executor_0", "executor_1", "opener_0", "executor_2", "opener_1")
+    moves = (
+        ("planner", "open A B", None), ("executor_0", HOSTILE, 0), ("executor_1", "key c", 0),
+        ("opener_0", "key a", 1), ("executor_0", "done", 0), ("planner", "done", None),
+    )  # fmt: skip
+    turns = [
+        Turn(
+            observation=Observation(
+                agent=agent, role=agent.partition("_")[0], text=HOSTILE, brief="", legal=None,
+                key="k", parent=parent,
+            ),
+            policy="self", player="self", prompt_ids=(1,), ids=tuple(action.encode())[:2],
+            logprobs=(-0.1, -0.2), versions=((0, 0, 2),), reply=action[:2], action=action,
+            fault=None, finish=Finish.STOP, reward=0.0, shaping=0.0, parent=parent,
+        )
+        for agent, action, parent in moves
+    ]  # fmt: skip
+    won = {"planner": 1.0, "executor_0": 1.0, "executor_1": 0.1, "opener_0": 1.0}
+    outcomes = {
+        agent: Outcome.ABSENT if agent not in won
+        else Outcome.WIN if won[agent] == 1 else Outcome.LOSS
+        for agent in roles
+    }  # fmt: skip
+    return Episode(
+        id=7, attempt=0, game="needle_crates", group=0, seed=5, turns=tuple(turns),
+        seats=dict.fromkeys(roles, "self"), returns=dict.fromkeys(roles, 0.0) | won,
+        outcomes=outcomes, terminated=True,
+    )  # fmt: skip
+
+
+def delegated(run_dir: Path) -> Path:
+    """A run folder with that one game, whose tokens have the credits 0, 1, 2 and so on."""
+    begun(run_dir)
+    game = delegation()
+    credit = np.arange(12.0)
+    credit[4] = math.nan  # a token of executor_1 without credit
+    write_episodes(run_dir, 0, [game], {"self": chr}, advantages_by_turn([game], "self", credit))
+    return run_dir
+
+
+def test_a_delegation_is_a_tree_of_calls_with_their_credit(tmp_path: Path):
+    (game,) = report_of(delegated(tmp_path)).data["games"]
+    assert game["delegation"] and game["uncalled"] == 2
+    shown = [
+        (c["caller"], c["turn"], c["agent"], c["turns"], c["asked"], c["last"], c["outcome"])
+        for c in game["calls"]
+    ]
+    assert shown == [
+        ("planner", 0, "executor_0", [1, 4], "open A B", "done", "win"),
+        ("planner", 0, "executor_1", [2], "open A B", "key c", "loss"),
+        ("executor_0", 1, "opener_0", [3], HOSTILE, "key a", "win"),
+    ]
+    assert [call["pay"] for call in game["calls"]] == [1.0, 0.1, 1.0]
+    # Tokens 2, 3 and 8, 9; token 5 alone; tokens 6, 7.
+    assert [call["credit"] for call in game["calls"]] == [22 / 4, 5.0, 6.5]
+
+
+def test_a_plain_game_has_no_calls(page: Page):
+    assert not any(game["delegation"] or game["calls"] for game in page.data["games"])
+
+
+BROWSER = shutil.which("chromium")
+
+
+def drawn(path: Path, profile: Path) -> str:
+    """The page as a browser has made it."""
+    assert BROWSER is not None
+    words = ["--headless", "--no-sandbox", "--disable-gpu", "--disable-background-networking"]
+    words += [f"--user-data-dir={profile}", "--virtual-time-budget=3000", "--dump-dom"]
+    done = subprocess.run(
+        [BROWSER, *words, path.as_uri()], capture_output=True, text=True, timeout=60, check=True
+    )
+    return done.stdout
+
+
+@pytest.mark.skipif(BROWSER is None, reason="needs chromium")
+def test_a_browser_nests_each_call_under_the_turn_that_made_it(tmp_path: Path):
+    text = drawn(write_report(delegated(tmp_path)), tmp_path / "profile")
+    tree = text[text.index('<div class="tree">') :]
+    order = re.findall(r'<details class="call"|</article></details>|<b>(\w+)</b><span>turn', tree)
+    opened = re.findall(r'<details class="call"|</article></details>|<b>\w+</b><span>turn \d', tree)
+    assert [name for name in order if name] == [
+        "planner", "executor_0", "opener_0", "executor_0", "executor_1", "planner"
+    ]  # fmt: skip
+    depth, depths = 0, {}
+    for each in opened:
+        depth += each.startswith("<details") - each.startswith("</article")
+        if "turn" in each:
+            depths[int(each[-1])] = depth
+    assert depths == {1: 0, 2: 1, 4: 2, 5: 1, 3: 1, 6: 0}
+    assert "<script>alert(1)" not in tree and "3 calls, 2 agents never called" in tree
+
+
+def test_staleness_is_shown_by_policy_once_there_is_any(tmp_path: Path, page: Page):
+    assert page.data["staleness"] == []
+    with MetricsLog(tmp_path) as log:
+        for update, behind in ((1, 0), (2, 1), (3, 1), (4, 2)):
+            own = {"store/a/staleness_of_a": behind, "store/a/staleness_of_b": 9}
+            log.log(update, own | {"store/b/staleness_of_b": 0})
+    assert report_of(tmp_path).data["staleness"] == [
+        {"policy": "a", "lessons": 4, "shares": [0.25, 0.5, 0.25]},
+        {"policy": "b", "lessons": 4, "shares": [1.0, 0.0, 0.0]},
+    ]
+
+
+def test_no_staleness_at_all_is_no_chart(tmp_path: Path):
+    with MetricsLog(tmp_path) as log:
+        log.log(1, {"store/a/staleness_of_a": 0, "store/a/staleness_of_b": 2})
+    assert report_of(tmp_path).data["staleness"] == []
+
+
+def test_incidents_of_a_run_are_listed(tmp_path: Path, page: Page):
+    assert not any("broke" in text for text in page.texts["summary"])
+    incidents.note(begun(tmp_path), f"the engine had ended {HOSTILE}")
+    incidents.note(tmp_path, "the store had ended")
+    found = report_of(tmp_path)
+    assert "What broke and was put right: 2 incidents" in found.texts["summary"]
+    assert HOSTILE in found.texts["pre"][0] and "the store had ended" in found.texts["pre"][0]
+
+
+def test_alarms_stand_first_and_only_where_something_rings(tmp_path: Path, page: Page):
+    assert "alarms" not in {attrs.get("class") for _, attrs in page.tags}
+    with MetricsLog(tmp_path) as log:
+        for update in range(1, 13):
+            log.log(update, {"rollout/planner/delegation_rate": 0.0})
+    found = report_of(tmp_path)
+    assert next(attrs["class"] for tag, attrs in found.tags if tag == "section") == "alarms"
+    assert found.texts["li"] == [
+        "never delegates planner calls somebody in 0.0 % of its episodes "
+        "(mean of 10 updates; since update 10)"
+    ]
 
 
 def test_thinning_keeps_evaluations_and_the_last_row():
