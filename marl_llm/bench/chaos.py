@@ -1,7 +1,7 @@
 """`marl-llm bench chaos`: a run whose processes are killed at random, against one left in peace.
 
 Both are ordinary runs of `marl-llm train`, each in a process of its own, with the same words. In
-the second, at moments drawn beforehand, `kill -9` ends one of its processes (`kills.py`). It is
+the second, at points drawn beforehand, `kill -9` ends one of its processes (`kills.py`). It is
 drawn among the kinds that were hit least often so far: store, engine, trainer, rollout worker, tool
 process where the game has tools, and, once there is a checkpoint, the driver. When the driver is
 hit the others end with it, and `marl-llm train resume=RUNDIR` goes on from the last checkpoint.
@@ -32,7 +32,7 @@ from rich.console import Console
 from rich.table import Table
 
 from marl_llm import config
-from marl_llm.bench.kills import DRIVER, strike, victims
+from marl_llm.bench.kills import DRIVER, KINDS, strike, victims
 from marl_llm.cluster import incidents
 from marl_llm.commands.words import read
 from marl_llm.errors import ConfigError, TrainingError
@@ -45,7 +45,7 @@ from marl_llm.store import FILE as STORE_FILE
 from marl_llm.store import Counts, SqliteStore
 
 SHORT = ("experiment=planner_executor", "runtime=ray", "runtime.max_staleness=1")
-HURRY = 0.9  # kills fall into this first part of the peaceful run's time
+HURRY = 0.9  # kills fall into this first part of a run's updates
 LOOK_SECONDS = 0.05
 
 
@@ -118,7 +118,14 @@ def measure(options: Options, folder: Path, stage: Any = print) -> dict[str, Any
     finish(begin([*words, f"run.dir={calm}"], calm), calm)
     seconds = float(read_summary(calm)["seconds"])
     stage(f"it took {seconds:.0f} s; the same with {options.kills} kills")
-    killed, taken = harass([*words, f"run.dir={wild}"], wild, options, HURRY * seconds, stage)
+    killed, taken = harass(
+        [*words, f"run.dir={wild}"],
+        wild,
+        options,
+        int(HURRY * run.updates),
+        seconds / max(run.updates, 1),
+        stage,
+    )
     rows, counts = read_metrics(wild), store_counts(run, wild)
     return {
         "kills": len(killed),
@@ -160,61 +167,93 @@ def finish(process: subprocess.Popen[bytes], run_dir: Path) -> None:
 
 
 def harass(
-    words: Sequence[str], run_dir: Path, options: Options, seconds: float, stage: Any = print
+    words: Sequence[str],
+    run_dir: Path,
+    options: Options,
+    updates: int,
+    pace: float,
+    stage: Any = print,
 ) -> tuple[list[str], float]:
-    """Start a run and kill its processes at random moments until it ends.
+    """Start a run and kill its processes at random points of it, until it ends.
 
     Args:
         words: of the run.
         run_dir: its folder.
         options: how many kills, and their seed.
-        seconds: within which they fall, without those in which the run is not going yet, or not
-            going again.
+        updates: within which they fall.
+        pace: seconds of an update in peace.
         stage: told of every kill.
 
     Returns:
         The kinds that were hit, in order, and how long the run took from its first measurement on.
     """
     rng, killed = generator(options.draws, "chaos"), list[str]()
+    points = np.sort(rng.random(options.kills)) * updates
+    orders = [rng.permutation(KINDS).tolist() for _ in range(options.kills)]
     process = begin(words, run_dir)
-    await_going(process, run_dir, 0.0)
-    first = began = time.monotonic()
-    for moment in np.sort(rng.random(options.kills)) * seconds:
-        while process.poll() is None and time.monotonic() - began < moment:
+    await_update(process, run_dir, 0)
+    began = time.monotonic()
+    for point in points:
+        await_update(process, run_dir, int(point))
+        time.sleep(pace * (point % 1))
+        kind = None
+        while kind is None and process.poll() is None:
+            kind = hit(run_dir, process.pid, least_hit(killed, orders), rng, stage)
             time.sleep(LOOK_SECONDS)
-        if process.poll() is not None:
-            break
-        kind = hit(run_dir, process.pid, killed, rng, stage)
-        if kind is not None:
-            killed.append(kind)
+        killed += [] if kind is None else [kind]
         if kind == DRIVER:
-            struck, fallen = time.time(), time.monotonic()
+            struck = time.time()
             process.wait()
             process = begin([f"resume={run_dir}"], run_dir)
-            await_going(process, run_dir, struck)
-            began += time.monotonic() - fallen
+            await_update(process, run_dir, 0, struck)
     finish(process, run_dir)
-    return killed, time.monotonic() - first
+    return killed, time.monotonic() - began
 
 
-def await_going(process: subprocess.Popen[bytes], run_dir: Path, since: float) -> None:
-    """Wait until a run has written metrics since that time of day, or has ended."""
-    metrics = run_dir / METRICS_FILE
-    while process.poll() is None and not (metrics.exists() and metrics.stat().st_mtime > since):
+def await_update(
+    process: subprocess.Popen[bytes], run_dir: Path, update: int, since: float = 0.0
+) -> None:
+    """Wait until a run has written down this update, since that time of day, or has ended."""
+    metrics, seen = run_dir / METRICS_FILE, since
+    while process.poll() is None:
+        written = metrics.stat().st_mtime if metrics.exists() else 0.0
+        if written > seen:
+            seen, rows = written, read_metrics(run_dir)
+            if rows and int(rows[-1]["update"] or 0) >= update:
+                return
         time.sleep(LOOK_SECONDS)
 
 
+def least_hit(killed: Sequence[str], orders: Sequence[Sequence[str]]) -> list[str]:
+    """The kinds, those hit least often first.
+
+    Args:
+        killed: kinds hit so far.
+        orders: of kinds that were hit as often: for those never hit, for those hit once, ...
+    """
+    times = {kind: killed.count(kind) for kind in KINDS}
+    return sorted(KINDS, key=lambda kind: (times[kind], orders[times[kind]].index(kind)))
+
+
 def hit(
-    run_dir: Path, driver: int, killed: Sequence[str], rng: np.random.Generator, stage: Any
+    run_dir: Path, driver: int, kinds: Sequence[str], rng: np.random.Generator, stage: Any
 ) -> str | None:
-    """Kill a process of one of the kinds hit least often; which kind, None = none was there."""
+    """Kill a process of the first kind that is there; which kind, None = nobody was.
+
+    Args:
+        run_dir: the run folder.
+        driver: the run's first process.
+        kinds: in order.
+        rng: draws among the processes of the kind.
+        stage: told who was killed.
+    """
     found = victims(run_dir, driver)
-    order = rng.permutation(sorted(found)).tolist()
-    for kind in sorted(order, key=killed.count):
-        who = str(rng.choice(sorted(found[kind])))
-        if strike(found[kind][who]):
-            stage(f"killed {who}")
-            return str(kind)
+    for kind in kinds:
+        if kind in found:
+            who = str(rng.choice(sorted(found[kind])))
+            if strike(found[kind][who]):
+                stage(f"killed {who}")
+                return kind
     return None
 
 

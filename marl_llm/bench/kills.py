@@ -16,7 +16,8 @@ from marl_llm.games.tools.process import WORKER
 from marl_llm.learn import checkpoints
 
 DRIVER, TOOL = "driver", "tool"
-_KINDS = {"store": "store", "engine": "engine", "trainer": "trainer", "rollout": "worker"}
+_NAMED = {"store": "store", "engine": "engine", "trainer": "trainer", "rollout": "worker"}
+KINDS = (*_NAMED.values(), TOOL, DRIVER)
 
 
 def victims(run_dir: Path, driver: int) -> dict[str, dict[str, int]]:
@@ -32,7 +33,7 @@ def victims(run_dir: Path, driver: int) -> dict[str, dict[str, int]]:
     named = processes.listed(run_dir)
     for who, process in named.items():
         if _command(process).startswith(b"ray::"):  # else it has ended, or is just beginning
-            kind = _KINDS[who.removeprefix("the ").split()[0]]
+            kind = _NAMED[who.removeprefix("the ").split()[0]]
             found.setdefault(kind, {})[who] = process
     below = children()
     for who, process in {"the driver": driver, **named}.items():
