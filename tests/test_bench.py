@@ -312,22 +312,38 @@ def test_words_that_bench_store_does_not_know_are_named(words, message):
 # Killed processes.
 
 
+DRAWS = 12  # of which these are the victims
+
+
+def test_kinds_take_turns():
+    rng = np.random.default_rng(0)
+    orders, killed = [rng.permutation(chaos.KINDS).tolist() for _ in range(30)], []
+    for _ in range(30):
+        killed.append(chaos.least_hit(killed, orders)[0])
+    assert {killed.count(kind) for kind in chaos.KINDS} == {30 // len(chaos.KINDS)}
+    rounds = [tuple(killed[n : n + 6]) for n in range(0, 30, 6)]
+    assert len(set(rounds)) > 1 and all(set(each) == set(chaos.KINDS) for each in rounds)
+
+
 @pytest.mark.ray
 @pytest.mark.slow
 def test_a_run_whose_processes_are_killed_loses_and_doubles_nothing(tmp_path, capsys):
     cold = [
         f"policies.{policy}.coldstart.{key}={n}"
-        for policy in ("planner", "executor")
+        for policy in ("planner", "clerk")
         for key, n in (("games", 200), ("fit.steps", 40))
     ]
     file = tmp_path / "chaos.json"
-    small = ["updates=12", "rollout.episodes=32", "evaluation.every=12", "evaluation.success=16"]
-    words = ["--json", str(file), f"folder={tmp_path}", "kills=3", "draws=1", *cold, *small]
-    assert bench.main(["chaos", *words]) == 0
+    small = ["updates=16", "rollout.episodes=32", "evaluation.every=16", "evaluation.success=16"]
+    chaotic = ["kills=3", f"draws={DRAWS}", "run.checkpoint_every=2"]
+    words = ["--json", str(file), f"folder={tmp_path}", *chaotic, *cold, *small]
+    assert bench.main(["chaos", "experiment=departments", *words]) == 0
     result = json.loads(file.read_text())
-    assert result["updates"] == 12
+    assert result["updates"] == 16
     assert (result["lost"], result["doubled"], result["staleness_exceeded"]) == (0, 0, 0)
-    assert 1 <= sum(result["killed"].values()) == result["kills"]
+    assert result["killed"] == {"driver": 1, "store": 1, "tool": 1}
+    for policy in ("planner", "clerk"):
+        assert result["store"][policy]["acknowledged"] == 16 * 32
     assert "staleness exceeded" in capsys.readouterr().out
 
 
@@ -337,12 +353,26 @@ def test_chaos_in_one_process_is_refused():
 
 
 def test_chaos_counts_what_is_missing_too_much_or_too_old():
-    run = RunSettings.of(config.compose([*chaos.SHORT, "rollout.episodes=128"]))
-    fine = {"store/planner/episodes": 128.0, "store/planner/staleness_of_planner": 1.0}
-    assert set(chaos.accounts(run, [fine, fine]).values()) == {0}
-    rows = [
-        {"store/planner/episodes": 120.0},
-        {"store/executor/episodes": 136.0},
-        {"store/planner/episodes": 128.0, "store/planner/staleness_of_planner": 2.0},
-    ]
-    assert chaos.accounts(run, rows) == {"lost": 8, "doubled": 8, "staleness_exceeded": 1}
+    run = RunSettings.of(config.compose([*chaos.SHORT, "rollout.episodes=128", "updates=2"]))
+
+    def accounts(planner, behind=(1, 1), updates=(1, 2), acknowledged=256):
+        """With these episodes learned from by the planner; the executor's are as they should be."""
+        rows = [{"update": 0, "evaluate/planner/success": 0.5}]
+        for update, episodes, staleness in zip(updates, planner, behind, strict=True):
+            mine = {"episodes": float(episodes), "staleness_of_planner": float(staleness)}
+            row = {f"store/planner/{key}": value for key, value in mine.items()}
+            rows.append({"update": update, "store/executor/episodes": 128.0, **row})
+        counts = {
+            "planner": Counts(acknowledged=acknowledged),
+            "executor": Counts(acknowledged=256),
+        }
+        return tuple(chaos.accounts(run, rows, counts).values())
+
+    assert accounts((128, 128)) == (0, 0, 0)
+    assert accounts((120, 128), acknowledged=248) == (8, 0, 0)
+    assert accounts((136, 128), acknowledged=264) == (0, 8, 0)
+    assert accounts((120, 136)) == (8, 8, 0), "one does not make up for the other"
+    assert accounts((128, 128), behind=(2, 1)) == (0, 0, 1)
+    assert accounts((128, 128), acknowledged=240) == (16, 0, 0), "learned from and still open"
+    assert accounts((128, 128), acknowledged=272) == (0, 16, 0)
+    assert accounts((128,), (1,), (2,)) == (2 * 128, 0, 0), "a whole update of both"

@@ -14,8 +14,10 @@ import numpy as np
 
 from marl_llm import team
 from marl_llm import weights as files
-from marl_llm.cluster import incidents, recovery
+from marl_llm.cluster import recovery
 from marl_llm.cluster.clients import STORE, RemoteEngine, RemoteStore, StrangerError, engine_of
+from marl_llm.cluster.incidents import ToolWatch
+from marl_llm.cluster.processes import here
 from marl_llm.errors import EpisodeError
 from marl_llm.games import Game
 from marl_llm.rollout.plans import Plan
@@ -25,19 +27,9 @@ from marl_llm.store.episodes import Written
 from marl_llm.trainer import Lesson
 from marl_llm.types import Completion, Episode, Request, Weights
 
-PROCESSES = "processes"  # folder of a run: which process is what, one file each, named so
 WEIGHTS = "weights"  # folder of a run, what the engines are to serve
 SERVED = 3  # versions kept there
 LEASE_SECONDS = 24 * 3600.0  # no other learner takes over a policy's records
-
-
-def here(run_dir: Path, what: str) -> None:
-    """Write down that this process is `what`, and if another was before, that it has ended."""
-    place = run_dir / PROCESSES / what
-    place.parent.mkdir(exist_ok=True)
-    if place.exists():
-        incidents.note(run_dir, f"{what} had ended and was started anew")
-    place.write_text(str(os.getpid()))
 
 
 class StoreHost(SqliteStore):
@@ -154,6 +146,7 @@ class TrainerHost:
         asked = run.policies if run.policies[policy].reaches else {}
         clients = {name: RemoteEngine(name) for name in asked}
         self._trainer = team.trainer(run, run_dir, policy, clients)
+        self._tools = ToolWatch(run_dir, f"the trainer of {policy}")
         self._lessons, self._last = 0, Lesson(policy, {}, np.zeros(0))
         if (note := recovery.latest(self._kept)) is not None:
             self._trainer.restore(note.folder)
@@ -182,6 +175,7 @@ class TrainerHost:
         self._last, claim = team.learn(
             self._run, self._trainer, self._store, Written(), update, LEASE_SECONDS
         )
+        self._tools.look()
         self._lessons += 1
         self._keep(claim)
         self._store.acknowledge(self._policy, claim)
@@ -232,6 +226,7 @@ class RolloutHost:
         self._makers, self._seats = run.makers(), team.seats(run, run_dir)
         self._engines = {name: RemoteEngine(name) for name in run.policies}
         self._idle: dict[str, list[Game]] = {}
+        self._tools = ToolWatch(run_dir, f"rollout worker {number}")
         team.settle()
 
     def ready(self) -> None:
@@ -247,15 +242,18 @@ class RolloutHost:
             versions: of the weights that the engines serve now, by policy.
             lock_step: as in `rollout.play`.
         """
-        return team.collect(
-            self._run,
-            self._makers,
-            self._seats,
-            self._engines,
-            versions,
-            self._store,
-            Written(),
-            plans,
-            self._idle,
-            lock_step,
-        )
+        try:
+            return team.collect(
+                self._run,
+                self._makers,
+                self._seats,
+                self._engines,
+                versions,
+                self._store,
+                Written(),
+                plans,
+                self._idle,
+                lock_step,
+            )
+        finally:
+            self._tools.look()

@@ -5,6 +5,8 @@ from __future__ import annotations
 import time
 from pathlib import Path
 
+from marl_llm.games.tools import process
+
 FILE = "incidents.log"
 
 
@@ -18,3 +20,22 @@ def noted(run_dir: Path) -> list[str]:
     """The lines so far."""
     path = run_dir / FILE
     return path.read_text(encoding="utf-8").splitlines() if path.exists() else []
+
+
+class ToolWatch:
+    """Notes the tool processes of this process that have ended."""
+
+    def __init__(self, run_dir: Path, who: str) -> None:
+        """Begin now.
+
+        Args:
+            run_dir: the run folder.
+            who: this process is.
+        """
+        self._run_dir, self._who, self._lost = run_dir, who, process.lost()
+
+    def look(self) -> None:
+        """A line for each since the last look."""
+        before, self._lost = self._lost, process.lost()
+        for _ in range(self._lost - before):
+            note(self._run_dir, f"a tool process of {self._who} had ended and was started anew")

@@ -16,7 +16,7 @@ from typing import Any
 import ray
 
 from marl_llm import team
-from marl_llm.cluster import recovery
+from marl_llm.cluster import processes, recovery
 from marl_llm.cluster.clients import (
     STORE,
     WORK_SECONDS,
@@ -27,15 +27,8 @@ from marl_llm.cluster.clients import (
     engine_of,
     insist,
 )
-from marl_llm.cluster.hosts import (
-    PROCESSES,
-    WEIGHTS,
-    EngineHost,
-    RolloutHost,
-    StoreHost,
-    TrainerHost,
-)
-from marl_llm.cluster.incidents import note
+from marl_llm.cluster.hosts import WEIGHTS, EngineHost, RolloutHost, StoreHost, TrainerHost
+from marl_llm.cluster.incidents import ToolWatch, note
 from marl_llm.errors import DeadlineError, ModelError
 from marl_llm.rollout.plans import Plan
 from marl_llm.runtime import Collected, Learned, Reading, learning
@@ -77,15 +70,18 @@ class RayRuntime:
         """Start a cluster of this run's own, and the actors in it; they load at the same time.
 
         Raises:
+            DeadlineError: processes of this run, which was killed before, do not end.
             ModelError: a policy wants a GPU, and there is none.
         """
         run_dir, threads = run_dir.resolve(), team.use_threads(run.runtime.threads)
+        processes.clear(run_dir)  # before anything of theirs is taken away
         self._stale = any(run.staleness(name) for name in run.policies)
         self._run, self._run_dir = run, run_dir
         self._tasks: dict[ray.ObjectRef, _Task] = {}
         self._played: dict[int, list[Episode]] = {}  # of updates that are not all played
         self._plans: dict[int, tuple[Sequence[Plan], float]] = {}  # their plans, and since when
         self._lessons = dict.fromkeys(run.policies, 0)
+        self._tools = ToolWatch(run_dir, "the run itself")  # its measurements play games too
         self._done: deque[Collected | Learned] = deque()
         if run.packages:  # the actors unpickle, and make, what is written in them
             path = os.environ.get("PYTHONPATH")
@@ -95,7 +91,7 @@ class RayRuntime:
             share = gpu_share(run, int(ray.cluster_resources().get("GPU", 0)))
             run = on_visible_gpu(run)
             discard(run_dir / FILE)  # a checkpoint says what is to be in it
-            for left in (recovery.FOLDER, WEIGHTS, PROCESSES):
+            for left in (recovery.FOLDER, WEIGHTS):
                 shutil.rmtree(run_dir / left, ignore_errors=True)
             self._keeper = _actor(StoreHost, STORE).remote(run_dir, run.rollout.retries)
             self._store = RemoteStore()
@@ -121,7 +117,7 @@ class RayRuntime:
             self._read = self._reading()  # when games were begun, or ended, last
             for name, actor in self.actors().items():
                 if actor is not self._keeper:
-                    answer(actor.ready.remote(), name)
+                    insist(actor.ready.remote, name)
         except BaseException:
             self.close()
             raise
@@ -149,6 +145,7 @@ class RayRuntime:
             plans: of the episodes.
             lock_step: as in `rollout.play`.
         """
+        self._tools.look()
         versions = learning(self._run, update, self.serving())
         count = len(self._workers)
         if not self._plans:  # else games are going on, and are read when they end
@@ -209,7 +206,9 @@ class RayRuntime:
 
     def close(self) -> None:
         """End the cluster that this runtime started."""
+        self._tools.look()
         stop_cluster()
+        processes.close(self._run_dir)
 
     def _begin(
         self, what: str, actor: Any, begin: Callable[[], ray.ObjectRef], update: int | None

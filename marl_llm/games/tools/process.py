@@ -95,6 +95,7 @@ class ToolProcess:
         self._worker: subprocess.Popen[bytes] | None = None
         self._read = b""
         self._number = 0  # of the latest call to this worker
+        self.lost = 0  # workers that ended, or had to be ended, by no fault of a call
 
     @property
     def pid(self) -> int | None:
@@ -123,15 +124,18 @@ class ToolProcess:
 
     def _call(self, argument: str) -> Result:
         if self._worker is not None and self._worker.poll() is not None:
+            self.lost += 1
             self._end()  # it died while nobody asked it anything
         if self._worker is None:
             started = self._start()
             if started.kind is not Kind.OK:
+                self.lost += 1
                 return started
         self._number += 1
         line = f"[{self._number}, {argument}]\n".encode()
         result = self._exchange(line, time.monotonic() + self.tool.limits.wall, "call")
-        if result.infra or result.kind is Kind.MEMORY:
+        self.lost += result.infra
+        if result.infra or result.kind is Kind.MEMORY or self.pid is None:
             self._end()
         return result
 
@@ -232,6 +236,11 @@ def shared(tool: Tool) -> ToolProcess:
     """The worker of this tool that all of this process share; its limits are part of the key."""
     key = (os.getpid(), tool)
     return _SHARED.get(key) or _SHARED.setdefault(key, ToolProcess(tool))
+
+
+def lost() -> int:
+    """How many workers of this process were lost by no fault of a call, since it began."""
+    return sum(tool.lost for (owner, _), tool in _SHARED.items() if owner == os.getpid())
 
 
 @atexit.register
