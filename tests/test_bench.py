@@ -64,7 +64,7 @@ def test_ratio_and_share_are_of_what_was_timed(tmp_path):
 
 @pytest.mark.ray
 def test_bench_rollout_of_two_policies_says_how_busy_their_servers_are(tmp_path, capsys):
-    small = ("coldstart.games=16", "coldstart.fit.steps=2", "model.layers=1", "model.width=16")
+    small = ("coldstart.games=200", "coldstart.fit.steps=60", "model.layers=1")  # it learns to call
     words = [f"policies.{name}.{word}" for name in ("planner", "executor") for word in small]
     file = tmp_path / "bench.json"
     words = ["experiment=planner_executor", "rollout.episodes=16", *words]
