@@ -88,10 +88,13 @@ def test_the_readme_compares_credit_on_the_run_that_make_selfplay_leaves():
     assert f"`{folder}`" in CREDIT
 
 
-def test_the_example_of_pay_can_be_planned(tmp_path, capsys):
+def test_the_examples_of_hierarchy_can_be_planned(tmp_path, capsys):
     page = (ROOT / "docs" / "hierarchy.md").read_text(encoding="utf-8")
-    (command,) = re.findall(r"^marl-llm (train .*)$", page, re.MULTILINE)
-    assert main([*shlex.split(command), f"run.dir={tmp_path / 'run'}"]) == 0, capsys.readouterr()
+    commands = re.findall(r"^marl-llm (train .*)$", page, re.MULTILINE)
+    assert len(commands) >= 2
+    for command in commands:
+        words = [*shlex.split(command), f"run.dir={tmp_path / 'run'}"]
+        assert main(words) == 0, capsys.readouterr()
 
 
 def test_the_tables_of_hierarchy_have_the_rows_of_the_command():

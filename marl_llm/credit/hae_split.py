@@ -19,7 +19,7 @@ from marl_llm.credit.given import NOTHING, Given
 from marl_llm.credit.labels import labelled
 from marl_llm.credit.segments import Array, cells, following, scan_back, sums
 
-SIGNALS = ("value", "value_behind", "span", "reward_others")
+SIGNALS = ("value", "span", "value_behind", "reward_others")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,8 +29,8 @@ class HAESplit:
         δ_k = R_k + γ^d · V_next - V_k,   A_k = δ_k + γ^d λ · A_{k+1} within the call
 
     A call is a segment: the planner's turn chooses it, its agent acts in it and ends it by its
-    report. d is the `span` of turn k, the turns of anybody until its agent goes on, and R_k what
-    the agent earned with the turn, plus the signal "reward_others" [N]. V_next is V of the agent's
+    report. d is the signal "span" [N], the turns of anybody until the agent of k goes on, and R_k
+    what it earned with the turn, plus the signal "reward_others" [N]. V_next is V of the agent's
     next turn; behind the last turn of a call it is "value_behind" [N], the V with which the caller
     goes on, and A runs no further. For a planner whose turns make calls this is HAE's A^H (an SMDP
     step per turn, d its calls' length), for those that it calls A^L with the bootstrap from V^H,
@@ -73,11 +73,12 @@ class HAESplit:
     def estimate(self, batch: TurnBatch, given: Given = NOTHING) -> Credit:
         """Credit for every turn of the batch."""
         calls, called = call_chains(batch), batch.depth > 0
-        gained = np.asarray(batch.reward, dtype=np.float64) + batch.signal("reward_others")
-        decay = self.gamma ** batch.signal("span")
-        end = np.where(batch.terminated & ~called, 0.0, batch.signal("value_behind"))
+        done = batch.terminated & ~called
+        span, behind, others = (_or_zero(batch, name) for name in SIGNALS[1:])
+        gained = np.asarray(batch.reward, dtype=np.float64) + others
+        decay, end = self.gamma**span, np.where(done, 0.0, behind)
         told = batch.known("span") & batch.known("reward_others")
-        told &= (calls.after > 0) | (batch.terminated & ~called) | batch.known("value_behind")
+        told &= (calls.after > 0) | done | batch.known("value_behind")
         value = filled(gained, batch.signal("value"), batch.known("value"), end, calls, decay)
         error = np.where(told, gained + decay * following(value, calls, end) - value, 0.0)
         lam = np.where(called, self.lam_turn, self.lam_segment)
@@ -100,3 +101,8 @@ class HAESplit:
         counted = (batch.lengths > 0).astype(np.float64)
         pool = baselines.Pool(role, counted, sums(counted, role, roles))
         return baselines.standardise(raw, pool, ddof=0, epsilon=self.epsilon)
+
+
+def _or_zero(batch: TurnBatch, name: str) -> Array:
+    """A signal over turns, 0 where it is missing, [N]."""
+    return np.where(batch.known(name), batch.signal(name), 0.0)
