@@ -1,14 +1,18 @@
-"""A planner and executors in several arms: the same task and seeds, one thing different.
+"""Training in several arms: the same task and seeds, one thing different.
 
     .venv/bin/python benchmarks/arms.py team runs/arms table.md
     .venv/bin/python benchmarks/arms.py search runs/arms-search search.md
     .venv/bin/python benchmarks/arms.py staleness runs/arms table.md
+    .venv/bin/python benchmarks/arms.py household runs/arms table.md
 
 `team` asks who must learn: both, one part of the team (the other plays on as it started), or one
 agent that has the tool in its own hands. `search` asks the same of a planner and its searchers in
 the made-up library (phantom search, level 1). `staleness` asks what it costs when games are played
-by weights two updates old, with the importance correction and without. All arms have the same cold
-start, credit rule and number of episodes. Runs that are finished are not repeated; further words go
+by weights two updates old, with the importance correction and without. `household` asks which
+credit one agent with sub-goals learns from: HAE, GAE over turns, or GRPO. Values are counted over
+the other episodes, and all advantages are in units of their spread, so that the KL term weighs the
+same. All arms of a question have the same cold start and number of episodes, and but for
+`household` the same credit rule. Runs that are finished are not repeated; further words go
 to every run.
 
 The table gives success on 256 held-out tasks, sampled and greedy, before and after: the mean over
@@ -31,6 +35,16 @@ from marl_llm.report.summary import read_summary
 SEEDS = (0, 1, 2)
 TEAM = "experiment=planner_executor"
 SEARCH = "experiment=planner_executor_search"
+HOUSE = "experiment=household_hae"
+ANNOTATORS = "annotator@policies.main.annotators"
+FLAT = (f"~{ANNOTATORS}.plan_blocks", f"~{ANNOTATORS}.plan_values")
+FLAT_GAE = (
+    HOUSE,
+    *FLAT,
+    f"+{ANNOTATORS}.state_values=state_values",
+    "credit=gae",
+    "credit.whiten=true",
+)
 ARMS: dict[str, dict[str, tuple[str, ...]]] = {
     "team": {
         "planner and executor": (TEAM,),
@@ -52,6 +66,12 @@ ARMS: dict[str, dict[str, tuple[str, ...]]] = {
             "runtime.max_staleness=2",
             "learner.correction.form=none",
         ),
+    },
+    "household": {
+        "HAE": (HOUSE,),
+        "GAE over turns": FLAT_GAE,
+        "GAE over turns with lam 1": (*FLAT_GAE, "credit.lam=1.0"),
+        "GRPO": (HOUSE, *FLAT, "credit=grpo"),
     },
 }
 

@@ -14,6 +14,7 @@ from typing import Any, Literal
 from marl_llm.agents import Player
 from marl_llm.agents.role import Role
 from marl_llm.annotate import Annotator
+from marl_llm.annotate.material import OfStatistics
 from marl_llm.config import build, choices, settings
 from marl_llm.credit import Estimator
 from marl_llm.credit.signals import described, lacking
@@ -125,6 +126,12 @@ class Policy:
     def reaches(self) -> bool:
         """Whether its trainer needs games, seats and engines: to play on, to score, to ask."""
         return bool(self.annotators) or self.credit.card.resamples
+
+    @property
+    def whole(self) -> bool:
+        """Whether its trainer needs what the others saw and said, or only statistics of it."""
+        reads = not all(isinstance(each, OfStatistics) for each in self.annotators.values())
+        return reads or self.credit.card.resamples
 
     def lacks(self, name: str) -> list[str]:
         """What the credit rule needs and nobody attaches, a sentence each with the way out.

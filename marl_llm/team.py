@@ -281,7 +281,7 @@ def collect(
     check_room(episodes, {policy: engine.context for policy, engine in engines.items()})
     size = run.rollout.group_size
     for policy, version in versions.items():
-        whole = run.policies[policy].reaches  # annotators read what the others saw and said
+        whole = run.policies[policy].whole  # annotators may read what the others saw and said
         records = [record_of(one, policy, size, version, whole, carrier) for one in episodes]
         store.put(policy, records)
     return episodes

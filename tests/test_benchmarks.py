@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -42,3 +43,26 @@ def test_every_arm_composes_and_differs(load, question):
 
 def test_the_rules_to_compare_exist(load):
     assert set(load("credit_rules").RULES) <= set(config.choices("credit"))
+
+
+def test_every_arm_is_a_run_whose_credit_gets_its_signals(load):
+    for arms in load("arms").ARMS.values():
+        for words in arms.values():
+            run = RunSettings.of(config.compose(list(words)))
+            assert not any(policy.lacks(name) for name, policy in run.policies.items())
+
+
+def test_the_arms_of_the_household_differ_in_credit_alone(load):
+    arms = load("arms").ARMS["household"]
+    runs = {arm: RunSettings.of(config.compose(list(words))) for arm, words in arms.items()}
+    rules = {arm: type(run.policies["main"].credit).__name__ for arm, run in runs.items()}
+    assert rules == {
+        "HAE": "HAE", "GAE over turns": "GAE", "GAE over turns with lam 1": "GAE", "GRPO": "GRPO",
+    }  # fmt: skip
+    first, *others = (
+        replace(run, policies={"main": replace(run.policies["main"], credit=None, annotators={})})
+        for run in runs.values()
+    )
+    assert all(other == first for other in others)
+    of_flat = [run.policies["main"] for arm, run in runs.items() if arm != "HAE"]
+    assert [sorted(policy.annotators) for policy in of_flat] == [["state_values"]] * 2 + [[]]

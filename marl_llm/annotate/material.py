@@ -22,6 +22,15 @@ Ids = tuple[int, ...]
 Pair = tuple[Ids, Ids]  # prompt ids, reply ids
 
 
+class OfStatistics:
+    """Marks an annotator that reads of the other policies' turns only what thin records hold.
+
+    It neither tells games again nor plays on: what others said is not there.
+    """
+
+    __slots__ = ()
+
+
 class Scorer(Protocol):
     """The part of an engine that reads; see `serve.Engine`."""
 

@@ -176,7 +176,7 @@ def batching(lecture: Lecture, settings: LearnerSettings) -> Callable[[], None]:
 def storing(work: Workload, pupil: Learner) -> Callable[[], None]:
     """An update's way through the store, there and back."""
     weights = pupil.weights()
-    size, whole = work.run.rollout.group_size, work.run.policies[work.policy].reaches
+    size, whole = work.run.rollout.group_size, work.run.policies[work.policy].whole
 
     shelf, carrier, topics = store(), AtHand(), count()
 

@@ -65,6 +65,7 @@ def _pairs(rng: Generator, size: int, rows: Rows) -> Array:
 
 
 DRAWS: dict[str, Draw] = {  # those that are not any number
+    "span": lambda rng, size, rows: 1.0 + _count(rng, size, rows),
     "switch": _flag,
     "switch_probability": _chance,
     # -- tokens -----------------------------------------------------------------------------------

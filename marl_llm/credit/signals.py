@@ -34,6 +34,12 @@ KNOWN: dict[str, Signal] = {
                          "plan_values"),
     "value_switch": Signal("turn", "HiPER's V of the switch head before the turn",
                            "plan_values"),
+    "value_behind": Signal("turn", "V with which an agent goes on, or its caller at the end of the "
+                           "call, read at last turns", "delegation_values"),
+    "span": Signal("turn", "turns of anybody until the agent goes on, or its caller",
+                   "delegation_values"),
+    "reward_others": Signal("turn", "what others earned until then, discounted to the turn",
+                            "delegation_values"),
     "switch": Signal("turn", "1 where a new sub-goal starts", "plan_blocks"),
     "switch_probability": Signal("turn", "probability of a new sub-goal here", "the policy"),
     "value_keep": Signal("turn", "HiPER's V of the executor before the turn, had the old sub-goal "

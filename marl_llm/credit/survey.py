@@ -50,7 +50,7 @@ REPLAYED = frozenset({  # plays on, or plays again
     "a tree rollout", "action_values", "agent_ablation", "coalition replays", "turn_ablation",
 })  # fmt: skip
 CRITICS = frozenset({  # say what is to be expected
-    "a critic", "action_values", "plan_values", "state_values",
+    "a critic", "action_values", "delegation_values", "plan_values", "state_values",
 })  # fmt: skip
 REPLAYS = "replays of the game"  # attached by nobody: the method asks for them itself
 # Compare turns at equal states though no setting of theirs says so.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Iterable
 from dataclasses import replace
 from typing import Protocol
@@ -102,7 +103,8 @@ def thin(episode: Episode, policy: str) -> Episode:
 
     Its own turns stay whole. Those of the others stay in their places, with who took them, for
     whom, called by whom and what came of them, but without any text or token: what other policies
-    see and say does not leave them.
+    see and say does not leave them. Of what they knew there is a digest, equal where that was
+    equal; who can list all that an agent may know can look it up there.
     """
     if all(turn.policy == policy for turn in episode.turns):
         return episode
@@ -119,7 +121,7 @@ def _statistics(turn: Turn) -> Turn:
             text="",
             brief="",
             legal=None,
-            key=seen.key,
+            key=hashlib.blake2b(seen.key.encode(), digest_size=8).hexdigest(),
             parent=seen.parent,
             events=seen.events,
         ),

@@ -73,8 +73,8 @@ def gone(pids, seconds=20.0):
     return True
 
 
-def files(run_dir, update=UPDATES):
-    folder = run_dir / "checkpoints" / f"update_{update:06d}" / "policies" / "main"
+def files(run_dir, update=UPDATES, policy="main"):
+    folder = run_dir / "checkpoints" / f"update_{update:06d}" / "policies" / policy
     return {path.name: path.read_bytes() for path in sorted(folder.iterdir())}
 
 
@@ -152,6 +152,42 @@ def test_replays_and_signals_are_those_of_one_process(local, tmp_path, credit):
     alone, over_ray = folders
     assert losses(over_ray) == losses(alone)
     assert files(over_ray, 1) == files(alone, 1)
+
+
+TEAM = (
+    "experiment=planner_executor",
+    "credit=hae_split",
+    "updates=2",
+    "rollout.episodes=16",
+    "evaluation.success=8",
+    "evaluation.every=2",
+    "run.checkpoint_every=2",
+    "model.layers=1",
+    "model.width=32",
+    *(
+        f"{place}policies.{policy}.{word}"
+        for policy in ("planner", "executor")
+        for place, word in (
+            ("", "coldstart.games=200"),
+            ("", "coldstart.fit.steps=150"),
+            ("+annotator@", "annotators.delegation_values=delegation_values"),
+        )
+    ),
+)
+
+
+@pytest.mark.ray
+def test_a_planner_and_its_executors_share_nothing_but_statistics_as_in_one_process(tmp_path):
+    alone, over_ray = tmp_path / "local", tmp_path / "ray" / "run"
+    assert main(["train", *TEAM, f"run.dir={alone}"]) == 0
+    shutil.copytree(alone / "models", over_ray / "models")
+    assert main(["train", *TEAM, f"run.dir={over_ray}", "runtime=ray"]) == 0
+    assert losses(over_ray) == losses(alone)
+    for policy in ("planner", "executor"):
+        assert files(over_ray, policy=policy) == files(alone, policy=policy)
+    rows = losses(alone)
+    for policy in ("planner", "executor"):  # somebody was called, and learned from it
+        assert any(row.get(f"credit/{policy}/adv_abs_mean/{policy}", 0.0) > 0 for row in rows)
 
 
 @pytest.fixture(scope="module")

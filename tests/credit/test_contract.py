@@ -419,7 +419,10 @@ def test_planners_and_the_agents_that_they_call(estimator, random_calls, ask, se
             np.testing.assert_allclose(got, expected, atol=tolerance, err_msg=law)
 
 
-OF_STATES = {"value", "value_next", "value_high", "value_event", "potential", "potential_next"}
+OF_STATES = {
+    "value", "value_next", "value_high", "value_event", "value_behind", "span", "reward_others",
+    "potential", "potential_next",
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("seed", range(3))

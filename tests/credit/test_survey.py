@@ -26,9 +26,9 @@ from marl_llm.credit.survey import (
 
 MODELS = {  # everybody else: a model says it, and it may err
     "a critic", "a judge", "a process judge", "a process reward model", "a progress model",
-    "a teacher", "answer_clusters", "checked answers", "citations", "gold_answers", "hindsight",
-    "judge_good", "judge_role", "judge_score", "negative_prompt", "plan_values", "ranked states",
-    "reference_logprobs", "state_values", "support_graph",
+    "a teacher", "answer_clusters", "checked answers", "citations", "delegation_values",
+    "gold_answers", "hindsight", "judge_good", "judge_role", "judge_score", "negative_prompt",
+    "plan_values", "ranked states", "reference_logprobs", "state_values", "support_graph",
 }  # fmt: skip
 
 

@@ -152,6 +152,7 @@ def test_credit_and_loss_see_the_same_in_a_thin_episode(whole):
 def test_no_text_and_no_token_of_another_policy_is_in_a_thin_episode(episode):
     thinned = thin(episode, "planner")
     assert len(thinned.turns) == len(episode.turns)
+    digests = {}
     for turn, was in zip(thinned.turns, episode.turns, strict=True):
         if was.policy == "planner":
             assert turn is was
@@ -163,8 +164,11 @@ def test_no_text_and_no_token_of_another_policy_is_in_a_thin_episode(episode):
         for name in ("policy", "player", "fault", "parent", "versions"):
             assert getattr(turn, name) == getattr(was, name)
         assert spelled((turn.reward, turn.shaping)) == spelled((was.reward, was.shaping))
-        for name in ("agent", "role", "key", "parent", "events"):
+        for name in ("agent", "role", "parent", "events"):
             assert getattr(seen, name) == getattr(was.observation, name)
+        digests[was.observation.key] = seen.key
+    assert len(set(digests.values())) == len(digests)
+    assert all(len(digest) == 16 for digest in digests.values())
     assert spelled(replace(thinned, turns=())) == spelled(replace(episode, turns=()))
 
 

@@ -88,6 +88,10 @@ def values(sample: Sample, rng: np.random.Generator, noise: Noise) -> Signals:
         "value_high": value,
         "value_switch": value,
         "value_keep": value,
+        # Who is called is paid its own share here, to the end: nothing follows with its caller.
+        "value_behind": np.zeros(len(batch)),
+        "span": np.ones(len(batch)),
+        "reward_others": np.zeros(len(batch)),
         "switch": switch.astype(np.float64),
         "switch_probability": np.full(len(batch), switch.mean()) if len(batch) else value,
         "value_others": _off(exact, rng, noise),

@@ -39,7 +39,7 @@ def _each(
 
 SERVICES = (
     _each("value", "value_next", "value_high", "value_switch", "value_keep", "token_value",
-          forwards=1),
+          "value_behind", forwards=1),
     _each("value_others", "action_value", "action_value_mean", "value_event", forwards=1),
     _each("reference_logprob", forwards=1),
     _each("teacher_logprob", forwards=1),
