@@ -12,6 +12,9 @@ may be asked: the policy itself, a judge, the games told again, replays (`materi
 Contexts and scores are in `contexts.py`, replays in `replays.py`, questions to a judge in
 `asking.py`. What a model says is read by a strict parser and never run.
 
+An annotator gets whole episodes, what other policies saw and said included. One that is content
+with thin records of the others' turns says so (`material.OfStatistics`).
+
 To add one: a file here and a YAML in `configs/annotator/` that names it under ``_target_``.
 """
 
