@@ -35,7 +35,7 @@ from marl_llm.report.summary import read_summary
 SEEDS = (0, 1, 2)
 TEAM = "experiment=planner_executor"
 SEARCH = "experiment=planner_executor_search"
-HOUSE = "experiment=household_hae"
+HOUSE = "experiment=hiper_household"
 ANNOTATORS = "annotator@policies.main.annotators"
 FLAT = (f"~{ANNOTATORS}.plan_blocks", f"~{ANNOTATORS}.plan_values")
 FLAT_GAE = (

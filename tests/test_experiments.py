@@ -29,7 +29,7 @@ def settings(name, *words):
 def test_all_experiments_are_there():
     assert set(EXPERIMENTS) >= {
         "kuhn_selfplay", "tictactoe_selfplay", "leduc_selfplay", "hanabi_selfplay",
-        "connect_four_selfplay", "mars_generalist", "mars_qwen3_4b", "household_hae",
+        "connect_four_selfplay", "mars_generalist", "mars_qwen3_4b", "hiper_household",
         "planner_executor", "planner_executor_search", "planner_solo", "planner_solo_search",
         "mgrpo_search", "nested_delegation", "mgrpo_qwen3_30b", "hiper_qwen25_7b",
     }  # fmt: skip

@@ -159,6 +159,6 @@ def test_bytes_in_words(count, words):
 
 
 def test_a_cold_start_that_states_sub_goals_needs_a_player_who_has_some():
-    words = ("experiment=household_hae", "player@policies.main.coldstart.player=random")
+    words = ("experiment=hiper_household", "player@policies.main.coldstart.player=random")
     assert "pursues no sub-goals" in failing("cold start of main", *words)
-    assert found("experiment=household_hae")["cold start of main"][0] == "ok"
+    assert found("experiment=hiper_household")["cold start of main"][0] == "ok"
