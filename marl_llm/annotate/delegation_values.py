@@ -131,7 +131,8 @@ class DelegationValues(OfStatistics):
         def number(*key: Any) -> int:
             return numbers.setdefault(key, len(numbers))
 
-        state, caller, game, where, uncalled = [], [], [], [], []
+        state: list[int] = []
+        caller, game, where, uncalled = [], [], [], []
         for place, episode in enumerate(episodes):
             start = len(state)
             for turn in episode.turns:
