@@ -6,6 +6,7 @@ import subprocess
 import sys
 import time
 from contextlib import contextmanager
+from pathlib import Path
 
 import pytest
 
@@ -91,6 +92,8 @@ def test_tool_processes_that_end_are_noted_once_each(tmp_path):
 def named(name):
     """A process by this name."""
     made = subprocess.Popen([name, "600"], executable="/bin/sleep")
+    while not Path(f"/proc/{made.pid}/cmdline").read_bytes():  # it has not quite begun
+        time.sleep(0.01)
     try:
         yield made.pid
     finally:
