@@ -5,9 +5,6 @@ players' prompts to their engines, and go on with whatever game an answer comes 
 never waits for another. Every draw hangs on (seed, episode, agent, its turn), so who shares a batch
 with whom does not matter for what is sampled.
 
-Where several policies play, an engine is handed what waits for it before its latest replies are
-heard: in a process of its own it decodes on meanwhile. With one policy this would only delay it.
-
 A plan may have an opening: turns of an earlier episode that are carried out again, in the game and
 in the memories of the players, before anybody is asked. What they earn counts.
 """
@@ -186,7 +183,6 @@ class _Loop:
         idle: dict[str, list[Game]],
         lock_step: bool,
     ) -> None:
-        self._lock_step, self._ahead = lock_step, not lock_step and len(engines) > 1
         self._games, self._seats, self._engines = games, seats, engines
         self._seed, (self._turn_seconds, self._episode_seconds) = seed, limits
         self._timed = limits != (None, None)
@@ -195,7 +191,7 @@ class _Loop:
         self._asked: dict[int, tuple[_Table, _Draft]] = {}  # what the engines are working on
         self._in_flight = dict.fromkeys(engines, 0)
         self._numbers = count()
-        self._idle = idle
+        self._idle, self._lock_step = idle, lock_step
         self._rules: dict[tuple[str, str], str] = {}  # by game and role
         self._done: dict[int, Episode] = {}
 
@@ -212,14 +208,15 @@ class _Loop:
                 running += 1
                 running -= self._advance(self._open(waiting.pop()))
             for policy in self._due():
-                self._hand_over(policy)
+                requests = self._questions[policy]
+                self._engines[policy].submit(requests)
+                self._in_flight[policy] += len(requests)
+                requests.clear()
             for policy, engine in self._engines.items():
                 if not self._in_flight[policy]:
                     continue
                 completions = engine.poll(stall)
                 self._in_flight[policy] -= len(completions)
-                if self._ahead and (self._in_flight[policy] or self._questions[policy]):
-                    self._hand_over(policy)
                 if completions:
                     heard = time.monotonic()
                 for completion in completions:
@@ -233,21 +230,12 @@ class _Loop:
         return [self._done[plan.id] for plan in plans]
 
     def _due(self) -> list[str]:
-        """The policies to be handed their questions before anybody is waited for."""
+        """The policies whose questions go to their engines now."""
         due = [policy for policy, requests in self._questions.items() if requests]
         if self._lock_step:
             due.sort(key=lambda policy: -len(self._questions[policy]))
             return [] if any(self._in_flight.values()) else due[:1]
-        if self._ahead:  # the others are handed theirs when they answer
-            return [policy for policy in due if not self._in_flight[policy]]
         return due
-
-    def _hand_over(self, policy: str) -> None:
-        """Hand a policy's questions to its engine; none means that it shall go on."""
-        requests = self._questions[policy]
-        self._engines[policy].submit(requests)
-        self._in_flight[policy] += len(requests)
-        requests.clear()
 
     def _check(self, plan: Plan) -> None:
         if plan.game not in self._games:

@@ -349,13 +349,6 @@ def test_in_lock_step_nobody_is_asked_before_all_have_answered(chat):
     assert timeless(episodes) == timeless(diary(chat)[1]), "who waits for whom changes no game"
 
 
-def test_an_engine_gets_its_questions_before_its_replies_are_heard(chat):
-    entries, _ = diary(chat)
-    of_b = [entry[1:] for entry in entries if entry[0] == "b"]
-    # Asked for two, and for one more after a's first reply, before its own first one is heard.
-    assert of_b[:3] == [("submit", 2), ("poll", 1), ("submit", 1)]
-
-
 def test_a_scripted_player_has_no_tokens_and_its_draws_hang_on_the_seed():
     seats = {"self": Uniform()}
     first, again, other = (
