@@ -6,14 +6,14 @@
     .venv/bin/python benchmarks/arms.py household runs/arms table.md
 
 `team` asks who must learn: both, one part of the team (the other plays on as it started), or one
-agent that has the tool in its own hands. `search` asks the same of a planner and its searchers in
-the made-up library (phantom search, level 1). `staleness` asks what it costs when games are played
-by weights two updates old, with the importance correction and without. `household` asks which
-credit one agent with sub-goals learns from: HAE, GAE over turns, or GRPO. Values are counted over
-the other episodes, and all advantages are in units of their spread, so that the KL term weighs the
-same. All arms of a question have the same cold start and number of episodes, and but for
-`household` the same credit rule. Runs that are finished are not repeated; further words go
-to every run.
+agent that has the tool in its own hands, with room for all it sees and with 96 tokens. `search`
+asks the same of a planner and its searchers in the made-up library (phantom search, level 1).
+`staleness` asks what it costs when games are played by weights two updates old, with the importance
+correction and without. `household` asks which credit one agent with sub-goals learns from: HAE, GAE
+over turns, or GRPO. Values are counted over the other episodes, and all advantages are in units of
+their spread, so that the KL term weighs the same. All arms of a question have the same cold start
+and number of episodes, and but for `household` the same credit rule. Runs that are finished are not
+repeated; further words go to every run.
 
 The table gives success on 256 held-out tasks, sampled and greedy, before and after: the mean over
 three seeds with a 95 % interval (Student's t), and each seed's value.
@@ -33,7 +33,7 @@ from scipy.stats import t as student
 from marl_llm.report.summary import read_summary
 
 SEEDS = (0, 1, 2)
-TEAM = "experiment=planner_executor"
+TEAM, SOLO = "experiment=planner_executor", "experiment=planner_solo"
 SEARCH = "experiment=planner_executor_search"
 HOUSE = "experiment=hiper_household"
 ANNOTATORS = "annotator@policies.main.annotators"
@@ -50,7 +50,8 @@ ARMS: dict[str, dict[str, tuple[str, ...]]] = {
         "planner and executor": (TEAM,),
         "planner only": (TEAM, "policies.executor.trained=false"),
         "executor only": (TEAM, "policies.planner.trained=false"),
-        "one agent": ("experiment=planner_solo",),
+        "one agent": (SOLO,),
+        "one agent 96": (SOLO, "policies.planner.model.context=96"),
     },
     "search": {
         "planner and searchers": (SEARCH,),
