@@ -174,13 +174,21 @@ TEAM = (
 )
 
 
+# Policies learn side by side over Ray, and the clock says whether a partner has been served anew.
+BESIDE = {"store/planner/staleness_of_executor", "store/executor/staleness_of_planner"}
+
+
 @pytest.mark.ray
 def test_a_planner_and_its_executors_share_nothing_but_statistics_as_in_one_process(tmp_path):
     alone, over_ray = tmp_path / "local", tmp_path / "ray" / "run"
     assert main(["train", *TEAM, f"run.dir={alone}"]) == 0
     shutil.copytree(alone / "models", over_ray / "models")
     assert main(["train", *TEAM, f"run.dir={over_ray}", "runtime=ray"]) == 0
-    assert losses(over_ray) == losses(alone)
+    first, second = (
+        [{k: v for k, v in row.items() if k not in BESIDE} for row in losses(run)]
+        for run in (over_ray, alone)
+    )
+    assert first == second
     for policy in ("planner", "executor"):
         assert files(over_ray, policy=policy) == files(alone, policy=policy)
     rows = losses(alone)
