@@ -341,7 +341,8 @@ def test_a_run_whose_processes_are_killed_loses_and_doubles_nothing(tmp_path, ca
     result = json.loads(file.read_text())
     assert result["updates"] == 16
     assert (result["lost"], result["doubled"], result["staleness_exceeded"]) == (0, 0, 0)
-    assert result["killed"] == {"driver": 1, "store": 1, "tool": 1}
+    killed = result["killed"]  # a tool process is there for as long as a game needs it
+    assert killed in ({"driver": 1, "store": 1, "tool": 1}, {"driver": 1, "store": 1, "worker": 1})
     for policy in ("planner", "clerk"):
         assert result["store"][policy]["acknowledged"] == 16 * 32
     assert "staleness exceeded" in capsys.readouterr().out

@@ -11,6 +11,7 @@ loop begins with 0, and its replays are those of `credit.drawn`.
 from __future__ import annotations
 
 import importlib.util
+import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -42,7 +43,7 @@ def find(folder: Path = FOLDER) -> dict[str, Loop]:
 def _loops(path: Path) -> dict[str, Loop]:
     spec = importlib.util.spec_from_file_location(f"marl_llm_loops.{path.stem}", path)
     assert spec is not None and spec.loader is not None, "it is a Python file"
-    module = importlib.util.module_from_spec(spec)
+    module = sys.modules[spec.name] = importlib.util.module_from_spec(spec)  # as an import does
     try:
         spec.loader.exec_module(module)
     except ModuleNotFoundError as error:

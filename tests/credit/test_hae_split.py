@@ -21,9 +21,10 @@ import torch
 
 from marl_llm.annotate.delegation_values import course, goes_on
 from marl_llm.credit import assign
+from marl_llm.credit.calls import callers
 from marl_llm.credit.columns import from_episodes, turns_of
 from marl_llm.credit.hae import HAE
-from marl_llm.credit.hae_split import HAESplit
+from marl_llm.credit.hae_split import SIGNALS, HAESplit
 from marl_llm.errors import ConfigError
 from marl_llm.store.codec import encode
 from marl_llm.store.episodes import thin
@@ -308,6 +309,45 @@ def test_a_caller_that_does_not_wait():
     rows = [("planner", None, 0.0), ("executor_0", 0, 0.0), ("planner", None, 0.0),
             ("executor_0", 0, 0.0), ("planner", None, 0.0)]  # fmt: skip
     assert goes_on(turns(*rows)) == [2, 3, 4, 4, 5]
+
+
+def plain(estimator, batch):
+    """The same, turn by turn from behind, in every call by itself."""
+    size, parent = len(batch), callers(batch)
+    value, span, behind, others = (batch.signals[name] for name in SIGNALS)
+    chains: dict[tuple[int, int, int], list[int]] = {}
+    for row in np.argsort(batch.agent_turn, kind="stable").tolist():
+        at = parent[row]
+        caller = batch.turn[at] if at >= 0 else batch.signals.get("caller", [-1] * size)[row]
+        chains.setdefault((batch.episode[row], batch.agent[row], caller), []).append(row)
+    advantage = np.zeros(size)
+    for rows in chains.values():
+        next_value = next_advantage = 0.0
+        for row in reversed(rows):
+            called, last = batch.depth[row] > 0, row == rows[-1]
+            ended = batch.terminated[row] and not called
+            if last:
+                next_value = 0.0 if ended or np.isnan(behind[row]) else behind[row]
+            decay = estimator.gamma ** np.nan_to_num(span[row])
+            gained = batch.reward[row] + np.nan_to_num(others[row])
+            mine = gained + decay * next_value if np.isnan(value[row]) else value[row]
+            told = not np.isnan(span[row] + others[row])
+            told = told and (not last or ended or not np.isnan(behind[row]))
+            error = gained + decay * next_value - mine if told else 0.0
+            lam = estimator.lam_turn if called else estimator.lam_segment
+            next_advantage = error + decay * lam * next_advantage
+            next_value, advantage[row] = mine, next_advantage
+    out = np.zeros(size)
+    for role in np.unique(batch.role):
+        rows = (batch.role == role) & (batch.lengths > 0)
+        found = advantage[rows]
+        if estimator.whiten:
+            found = (found - found.mean()) / (found.std() + estimator.epsilon)
+        out[rows] = found
+    return out
+
+
+PLAIN = {"hae_split": plain}
 
 
 def test_worked_value(make_batch):
