@@ -67,8 +67,8 @@ class Alternation:
 
     Two policies that take turns, 20 updates each:
 
-        planner:  {learn: 20, rest: 20}
-        executor: {learn: 20, rest: 20, after: 20}
+        planner   Alternation(learn=20, rest=20)
+        executor  Alternation(learn=20, rest=20, after=20)
     """
 
     learn: int

@@ -312,7 +312,7 @@ def test_words_that_bench_store_does_not_know_are_named(words, message):
 # Killed processes.
 
 
-DRAWS = 12  # of which these are the victims
+DRAWS = 12  # by which the driver, the store and a tool process are the first in turn
 
 
 def test_kinds_take_turns():
